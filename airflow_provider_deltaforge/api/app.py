@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.api import (
     dead_letters,
     errors,
     health,
+    history,
     operations,
     pipelines,
     schemas,
@@ -23,7 +24,7 @@ _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_ROUTERS = (pipelines, operations, schemas, snapshots, dead_letters)
+_ROUTERS = (pipelines, operations, history, schemas, snapshots, dead_letters)
 
 
 def create_app(context: ApiContext) -> Any:

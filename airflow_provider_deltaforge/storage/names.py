@@ -25,6 +25,9 @@ FAILOVER = "failover"
 GAPS = "gaps"
 """Key-value map: what sinks lack that were given up, and what people want of them."""
 
+HISTORY = "history"
+"""Key-value map: what pipelines did, minute by minute; a record for each hour of the last day."""
+
 JOURNAL = "journal"
 """Queues: dead letters, under ``PIPELINE:dlq``. Key-value map: replays of them."""
 
@@ -49,7 +52,7 @@ TOKENS = "tokens"
 WRITERS = "writers"
 """Key-value map: writers of sinks that have begun and not said that they are closed."""
 
-OF_PIPELINES = (CHECKPOINTS, CURSORS, GAPS, JOURNAL, SENSING, SNAPSHOTS, TABLES)
+OF_PIPELINES = (CHECKPOINTS, CURSORS, GAPS, HISTORY, JOURNAL, SENSING, SNAPSHOTS, TABLES)
 """Where the keys of the key-value map begin with a pipeline's name."""
 
 

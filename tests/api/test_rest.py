@@ -358,3 +358,12 @@ def test_the_description_of_the_api_names_every_seed_route(rest):
     assert {path: set(verbs) - set(paths.get(path, {})) for path, verbs in listed.items()} == {
         path: set() for path in listed
     }
+
+
+def test_its_history_is_a_curve_of_the_range_that_is_asked_for(rest, orders, client):
+    shown = rest.get(f"{orders}/history", params={"since": "30m", "step": "5m"}).json()
+    assert (shown["pipeline"], shown["step_s"], len(shown["points"])) == ("orders", 300, 7)
+    assert client("read").get(f"{orders}/history").status_code == 200
+    answer = rest.get(f"{orders}/history", params={"step": "1s"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+    assert rest.get("/pipelines/none/history").json()["code"] == "PIPELINE_NOT_FOUND"

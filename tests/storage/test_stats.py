@@ -83,7 +83,8 @@ STORED = {
 }
 
 
-NEW = {name: Stats().model_dump()[name] for name in ("checkpoints", "batch_events", "batch_bytes")}
+LATER = ("checkpoints", "batch_events", "batch_bytes")
+NEW = {**{name: Stats().model_dump()[name] for name in LATER}, "minute": None}
 """What later releases have counted, from nothing."""
 
 

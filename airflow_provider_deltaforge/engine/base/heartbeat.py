@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.storage import distress
 from airflow_provider_deltaforge.storage.distress import Distress
 from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
 from airflow_provider_deltaforge.storage.records.control import Progress, Status, heartbeat
+from airflow_provider_deltaforge.storage.records.history import History, HistoryRecorder
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _DRAIN_GRACE_S = 10.0
@@ -173,8 +174,11 @@ class Heartbeat:
         with self._writing:
             if outcome is None and self._done.is_set():
                 return  # The last word is, or will be, said.
-            write = self._context.control.put_progress(self._report.next(outcome))
-            self._context.store.transact([write], self._context.fence)
+            progress = self._report.next(outcome)
+            history = self._report.history.writes()
+            write = self._context.control.put_progress(progress)
+            self._context.store.transact([write, *history], self._context.fence)
+            self._report.history.stored()
             if self._distress is not None:
                 self._distress = None
                 distress.write(None)
@@ -200,6 +204,7 @@ class ProgressReport:
         """Whether it is durable where the stream begins; until then its word is ``starting``."""
         self._former: Progress | None = None
         self._has_run = False
+        self.history = HistoryRecorder(History(context.store, context.pipeline.name))
 
     def resume(self, *, begins: bool) -> None:
         """Go on with the counters of the driver's last lane; see ``Heartbeat.start``.
@@ -211,6 +216,7 @@ class ProgressReport:
         goes_on = former is not None and former.generation == self._context.job.generation
         if former is not None and goes_on:
             self._stats.resume(former)
+        self.history.resume(former.minute if former is not None else None, self._stats.report())
         self.has_begun = not begins or (
             former is not None and goes_on and former.status == "running"
         )
@@ -242,6 +248,7 @@ class ProgressReport:
             host=host,
             pid=pid,
             application_id=self._context.job.application_id,
+            minute=self.history.observe(stats, status),
         )
         return self._former
 

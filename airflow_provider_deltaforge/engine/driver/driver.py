@@ -175,6 +175,7 @@ def _starting(assignment: DriverArguments, epoch: int, former: Progress | None) 
         host=host,
         pid=pid,
         application_id=assignment.application_id,
+        minute=former.minute if former is not None else None,
     )
 
 

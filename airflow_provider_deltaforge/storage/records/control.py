@@ -23,6 +23,7 @@ from airflow_provider_deltaforge.storage.contract import Delete, Fence, Put, Sto
 from airflow_provider_deltaforge.storage.records.checkpoints import begins_anew
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.heartbeats import HEARTBEATS, LastHeard
+from airflow_provider_deltaforge.storage.records.history import MinuteSample
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 from airflow_provider_deltaforge.storage.records.requests import (
     ReplayRequest,
@@ -102,6 +103,8 @@ class Progress(Stats, Record):
     host: str = ""
     pid: int = 0
     application_id: str | None = None
+    minute: MinuteSample | None = None
+    """What was done within the minute that is not over."""
 
     @model_validator(mode="before")
     @classmethod
@@ -120,8 +123,8 @@ class Progress(Stats, Record):
 
 
 _BESIDE = {"position", "lag_ms", "events", "bytes", "batches", "sinks", "tables"}
-_EXTRA = [name for name in Stats.model_fields if name not in _BESIDE]
-"""The numbers that are stored under ``extra``: all but the oldest ones."""
+_EXTRA = [*(name for name in Stats.model_fields if name not in _BESIDE), "minute"]
+"""The fields that are stored under ``extra``: all but the oldest ones."""
 
 
 def heartbeat(former: Progress | None) -> dict[str, Any]:
