@@ -75,9 +75,8 @@ def test_what_is_counted_between_heartbeats_is_the_minutes_own(store, clock):
     recorder.resume(None, Stats(events=1000, bytes=9, latency=latency(b0=7)))
     recorder.observe(Stats(events=1000, bytes=9, latency=latency(b0=7)), "running")
     clock.now_s += 30
-    stats = Stats(
-        events=1600, bytes=69, lag_ms=500, latency=latency(b0=7, b5=600), sinks={"out": {"retries": 2}}
-    )
+    waits, sinks = latency(b0=7, b5=600), {"out": {"retries": 2}}
+    stats = Stats(events=1600, bytes=69, lag_ms=500, latency=waits, sinks=sinks)
     recorder.observe(stats, "blocked")
     assert recorder.writes() == []
     clock.now_s += 30
