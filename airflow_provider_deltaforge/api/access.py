@@ -1,38 +1,74 @@
-"""Who may use the REST API: whoever mounts it hands in how callers are recognised.
+"""Who may use the REST API: whoever mounts it hands in how callers are recognised."""
 
-``read`` looks; ``operate`` steers what runs, copies and replays; ``admin`` changes what a pipeline
-is, or what it remembers.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from airflow_provider_deltaforge.api.errors import ApiError
 from airflow_provider_deltaforge.control import tokens
 from airflow_provider_deltaforge.control.tokens import Scope
 from airflow_provider_deltaforge.storage.contract import Store
 
-Authority = Callable[[Any, Scope], str]
-"""Returns the name of whoever sent a request, if it may do what a scope covers.
+Right = Literal["read", "read_document", "read_rows", "read_log", "operate", "admin"]
+"""What a route asks for. ``operate`` steers what runs, copies and replays; ``admin`` changes what
+a pipeline is, or what it remembers; ``read_rows`` shows rows of the source."""
+
+RIGHTS: tuple[Right, ...] = get_args(Right)
+
+_SCOPES: Mapping[Right, Scope] = {
+    "read": "read",
+    "read_document": "read",
+    "read_rows": "read",
+    "read_log": "operate",
+    "operate": "operate",
+    "admin": "admin",
+}
+"""The scope that a token needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever sent a request.
+
+    Attributes:
+        name: for records of who asked for something.
+        may: whether a right is theirs, for the pipeline of an owner (``ControlRecord.owner``).
+    """
+
+    name: str
+    may: Callable[[Right, str | None], bool]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def rights(self, owner: str | None) -> list[Right]:
+        """Return every right for the pipeline of an owner."""
+        return [right for right in RIGHTS if self.may(right, owner)]
+
+
+Authority = Callable[[Any, Right], Caller]
+"""Returns who sent a request, once it is sure that they have a right.
+
+It is for the pipeline ``name`` of the request's path, if there is one.
 
 Raises:
-    ApiError: it may not.
+    ApiError: they do not.
 """
 
 _BEARER = "bearer "
 
 
-def anybody(request: Any, scope: Scope) -> str:
+def anybody(request: Any, right: Right) -> Caller:
     """Allow every caller everything: for an address that only this machine reaches."""
-    del request, scope
-    return "anonymous"
+    del request, right
+    return Caller("anonymous", lambda right, owner: True)
 
 
 def by_token(open_store: Callable[[], AbstractContextManager[Store]]) -> Authority:
     """Return an authority that asks for a token of ``deltaforge token create``."""
 
-    def authorize(request: Any, scope: Scope) -> str:
+    def authorize(request: Any, right: Right) -> Caller:
         shown = request.headers.get("authorization", "")
         if not shown.lower().startswith(_BEARER):
             raise ApiError(
@@ -41,12 +77,14 @@ def by_token(open_store: Callable[[], AbstractContextManager[Store]]) -> Authori
                 "send a token of `deltaforge token create` as `Authorization: Bearer TOKEN`",
             )
         with open_store() as store:
-            found = tokens.find(store, shown[len(_BEARER) :].strip())
-        if found is None:
+            token = tokens.find(store, shown[len(_BEARER) :].strip())
+        if token is None:
             raise ApiError(401, "UNKNOWN_TOKEN", "this token is not known here, or was revoked")
-        if not found.allows(scope):
-            message = f"token {found.name!r} has the scope {found.scope}; this needs {scope}"
+        if not token.allows(_SCOPES[right]):
+            needed = _SCOPES[right]
+            message = f"token {token.name!r} has the scope {token.scope}; this needs {needed}"
             raise ApiError(403, "FORBIDDEN", message)
-        return f"token {found.name}"
+        known = token
+        return Caller(f"token {known.name}", lambda right, _: known.allows(_SCOPES[right]))
 
     return authorize

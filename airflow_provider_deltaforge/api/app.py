@@ -1,6 +1,6 @@
 """The REST API as one application: routers, health, errors and limits."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from airflow_provider_deltaforge import __version__
@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.api import (
     schemas,
     snapshots,
 )
-from airflow_provider_deltaforge.api.context import ApiContext
+from airflow_provider_deltaforge.api.context import ApiContext, visible
 from airflow_provider_deltaforge.api.errors import ApiError
 from airflow_provider_deltaforge.control.status import statuses
 from airflow_provider_deltaforge.errors import DeltaForgeError
@@ -27,16 +27,37 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _ROUTERS = (pipelines, operations, history, schemas, snapshots, dead_letters)
 
 
-def create_app(context: ApiContext) -> Any:
-    """Return the FastAPI application; its OpenAPI document is at ``/openapi.json``."""
-    from fastapi import FastAPI
+def create_app(context: ApiContext, dependencies: Sequence[Any] = ()) -> Any:
+    """Return the FastAPI application; its OpenAPI document is at ``/openapi.json``.
+
+    Args:
+        context: what it works with.
+        dependencies: of FastAPI, solved before every request. With any, the description of the
+            API is a request like others.
+    """
+    from fastapi import FastAPI, Request
 
     # A page of the documentation would load scripts from another site.
-    app = FastAPI(title="DeltaForge", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="DeltaForge",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None if dependencies else "/openapi.json",
+        dependencies=list(dependencies),
+    )
     for module in _ROUTERS:
-        app.include_router(module.routes(context))
+        app.include_router(context.threads.answer(module.routes(context)))
+    probes = [] if context.public_health else [context.requires("read")]
+    app.include_router(context.threads.answer(_health(context)), dependencies=probes)
+    if dependencies:
 
-    app.include_router(_health(context))
+        @app.get("/openapi.json", include_in_schema=False)
+        async def describe(request: Request) -> dict[str, Any]:
+            """Return the description of the API."""
+            place = request.scope.get("root_path", "")
+            return {**app.openapi(), "servers": [{"url": place}]}
+
     errors.install(app)
     app.add_middleware(RequestLimits, bytes_max=BYTES_MAX)
     return app
@@ -47,15 +68,17 @@ def create_metrics_app(context: ApiContext) -> Any:
     from fastapi import FastAPI
 
     app = FastAPI(title="DeltaForge metrics", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(_health(context))
+    app.include_router(context.threads.answer(_health(context)))
     errors.install(app)
     return app
 
 
 def _health(context: ApiContext) -> Any:
-    def look() -> Any:
+    def look(request: Any) -> Any:
         with context.open_store() as store:
-            return statuses(store, context.backend)
+            found = statuses(store, context.backend)
+        caller = getattr(request.state, "caller", None)  # None of a public probe.
+        return found if caller is None else visible(found, caller)
 
     def require(request: Any) -> object:
         return context.authority(request, "read")

@@ -1,17 +1,25 @@
 """What every router of the REST API works with, handed in by whoever mounts it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
-from airflow_provider_deltaforge.api.access import Authority
-from airflow_provider_deltaforge.api.errors import answering
+from airflow_provider_deltaforge.api.access import Authority, Caller, Right
+from airflow_provider_deltaforge.api.errors import ApiError, answering
+from airflow_provider_deltaforge.api.threads import RequestThreads
 from airflow_provider_deltaforge.control.launch import Backend
 from airflow_provider_deltaforge.control.pipelines import existing
-from airflow_provider_deltaforge.control.tokens import Scope
+from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.storage.contract import Store
+
+ASK_THE_SOURCE = (
+    "it reaches no source or sink and has none of their secrets; the task `preflight` of the "
+    "pipeline's DAG does, and so do `deltaforge preflight` and `deltaforge schemas` where drivers "
+    "run"
+)
 
 
 class Starter(Protocol):
@@ -39,25 +47,46 @@ class ApiContext:
     Attributes:
         open_store: opens the store for one request.
         backend: where drivers run.
-        starter: starts them.
+        starter: starts them; None where nothing is started, and nobody waits for a driver.
         authority: tells who may.
+        threads: in which requests are answered.
+        public_health: probes need no right; without one they see no names.
         changing: keeps two requests of this server from changing one pipeline at once.
     """
 
     open_store: Callable[[], AbstractContextManager[Store]]
     backend: Backend
-    starter: Starter
+    starter: Starter | None
     authority: Authority
+    threads: RequestThreads = field(default_factory=RequestThreads)
+    public_health: bool = True
     changing: NameLocks = field(default_factory=NameLocks)
 
-    def requires(self, scope: Scope) -> Any:
-        """Return the dependency of a route: the caller's name, once it is sure that it may."""
+    def requires(self, right: Right) -> Any:
+        """Return the dependency of a route: the ``Caller``, once it is sure that they may."""
         from fastapi import Depends, Request
 
-        def authorize(request: Request) -> str:
-            return self.authority(request, scope)
+        async def authorize(request: Request) -> Caller:
+            caller = await self.threads.run(partial(self.authority, request, right))
+            request.state.caller = caller
+            return caller
 
         return Depends(authorize)
+
+    def require_starter(self, instead: str) -> Starter:
+        """Return what starts drivers.
+
+        Raises:
+            ApiError: nothing does here; ``instead`` says what to do.
+        """
+        if self.starter is None:
+            raise ApiError(409, "NOT_HERE", f"not in Airflow's API server: {instead}")
+        return self.starter
+
+
+def visible(found: Sequence[PipelineStatus], caller: Caller) -> list[PipelineStatus]:
+    """Return the pipelines that a caller may see."""
+    return [present for present in found if caller.may("read", present.owner)]
 
 
 def require_pipeline(store: Store, name: str) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from airflow_provider_deltaforge.api.access import Caller
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.control import dead_letters, replays
@@ -52,7 +53,7 @@ def routes(context: ApiContext) -> APIRouter:
 def _add_reads(router: APIRouter, context: ApiContext) -> None:
     may_read = context.requires("read")
 
-    @router.get("", dependencies=[may_read])
+    @router.get("", dependencies=[context.requires("read_rows")])
     def list_dead_letters(
         name: str,
         limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 50,
@@ -97,7 +98,7 @@ def _add_changes(router: APIRouter, context: ApiContext) -> None:
             return {"purged": dead_letters.purge(store, name)}
 
     @router.post("/replay", status_code=202)
-    def replay(name: str, wish: ReplayWish, caller: str = may_operate) -> dict[str, Any]:
+    def replay(name: str, wish: ReplayWish, caller: Caller = may_operate) -> dict[str, Any]:
         """Ask the driver to send entries again, row by row in order; see ``replays/{ticket}``."""
         within = (wish.first, wish.last)
         which = DeadLetterFilter(

@@ -24,7 +24,13 @@ _OF_ERRORS: tuple[tuple[type[DeltaForgeError], int, str], ...] = (
     (RetryableError, 503, "TRY_AGAIN"),
     (FatalError, 502, "REFUSED"),
 )
-_OF_STATUS = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE"}
+_OF_STATUS = {
+    401: "UNAUTHORIZED",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    413: "TOO_LARGE",
+}
 
 
 class ApiError(Exception):

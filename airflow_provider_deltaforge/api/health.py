@@ -8,8 +8,8 @@ from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-Look = Callable[[], Sequence[PipelineStatus]]
-"""Returns the pipelines this process answers for."""
+Look = Callable[[Any], Sequence[PipelineStatus]]
+"""Returns the pipelines that this process answers for, as far as a request may see them."""
 
 _UNHEALTHY = frozenset({"failed", "lost"})
 
@@ -48,13 +48,13 @@ def routes(
     router = APIRouter(tags=["health"])
 
     @router.get("/healthz")
-    def healthz() -> Response:
-        failed = _unhealthy(look)[1] if alone else []
+    def healthz(request: Request) -> Response:
+        failed = _unhealthy(look, request)[1] if alone else []
         return PlainTextResponse("\n".join(failed) or "ok", 503 if failed else 200)
 
     @router.get("/health")
     def health(request: Request) -> Response:
-        count, failed = _unhealthy(look)
+        count, failed = _unhealthy(look, request)
         answer: dict[str, Any] = {"status": "unhealthy" if failed else "healthy"}
         if sees(request):
             answer |= {"failed_pipelines": failed} if failed else {"pipelines": count}
@@ -64,7 +64,7 @@ def routes(
     @router.get("/readyz")
     def ready(request: Request) -> Response:
         try:
-            found = look()
+            found = look(request)
         except DeltaForgeError as error:
             body = {"status": "unknown", "error": redacted(str(error)), "pipelines": []}
             return JSONResponse(body if sees(request) else {"status": "unknown"}, 503)
@@ -77,19 +77,19 @@ def routes(
     @router.get("/metrics")
     def metrics(request: Request) -> Response:
         require(request)
-        answer: Response = _exposition(look)
+        answer: Response = _exposition(look, request)
         return answer
 
     return router
 
 
-def _exposition(look: Look) -> Any:
+def _exposition(look: Look, request: Any) -> Any:
     from fastapi.responses import PlainTextResponse, Response
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
     try:
-        found = look()
+        found = look(request)
     except DeltaForgeError as error:  # A failed scrape is no scrape of nothing.
         return PlainTextResponse(f"state store: {redacted(str(error))}", 503)
     registry = CollectorRegistry()
@@ -97,10 +97,10 @@ def _exposition(look: Look) -> Any:
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _unhealthy(look: Look) -> tuple[int, list[str]]:
+def _unhealthy(look: Look, request: Any) -> tuple[int, list[str]]:
     """Return how many pipelines there are, and which are not well."""
     try:
-        found = look()
+        found = look(request)
     except DeltaForgeError as error:
         return 0, [f"state store: {redacted(str(error))}"]
     return len(found), [pipeline.name for pipeline in found if pipeline.status in _UNHEALTHY]

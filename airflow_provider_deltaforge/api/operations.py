@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from airflow_provider_deltaforge.api import documents
-from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
+from airflow_provider_deltaforge.api.access import Caller
+from airflow_provider_deltaforge.api.context import ASK_THE_SOURCE, ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.control import pipelines, sinks
 from airflow_provider_deltaforge.control.preflight import preflight
@@ -69,10 +70,10 @@ def _add_sinks(router: APIRouter, context: ApiContext) -> None:
             require_pipeline(store, name)
             return sinks.entries(store, name)
 
+    may_operate = context.requires("operate")
+
     @router.post("/pipelines/{name}/sinks/{sink_id}/give-up", tags=["sinks"], status_code=202)
-    def give_up_sink(
-        name: str, sink_id: str, caller: str = context.requires("operate")
-    ) -> dict[str, Any]:
+    def give_up_sink(name: str, sink_id: str, caller: Caller = may_operate) -> dict[str, Any]:
         """Give a sink up that is behind: its gap is recorded, and no log is kept for it."""
         with context.open_store() as store:
             require_pipeline(store, name)
@@ -81,9 +82,7 @@ def _add_sinks(router: APIRouter, context: ApiContext) -> None:
         return {"sink": sink_id, "wanted": "give_up"}
 
     @router.post("/pipelines/{name}/sinks/{sink_id}/resume", tags=["sinks"], status_code=202)
-    def resume_sink(
-        name: str, sink_id: str, caller: str = context.requires("operate")
-    ) -> dict[str, Any]:
+    def resume_sink(name: str, sink_id: str, caller: Caller = may_operate) -> dict[str, Any]:
         """Resume a sink that was given up, from the pipeline's position."""
         with context.open_store() as store:
             require_pipeline(store, name)
@@ -94,8 +93,9 @@ def _add_sinks(router: APIRouter, context: ApiContext) -> None:
 
 def _add_checks(router: APIRouter, context: ApiContext) -> None:
     may_read, may_operate = context.requires("read"), context.requires("operate")
+    may_read_log = context.requires("read_log")
 
-    @router.get("/pipelines/{name}/log", tags=["pipelines"], dependencies=[may_operate])
+    @router.get("/pipelines/{name}/log", tags=["pipelines"], dependencies=[may_read_log])
     def get_log(
         name: str, lines: Annotated[int, Query(ge=1, le=pipelines.LOG_LINES_MAX)] = 200
     ) -> dict[str, Any]:
@@ -107,6 +107,7 @@ def _add_checks(router: APIRouter, context: ApiContext) -> None:
     @router.post("/pipelines/{name}/preflight", tags=["pipelines"], dependencies=[may_operate])
     def run_preflight(name: str) -> dict[str, Any]:
         """Ask the source whether it can be captured, and each sink whether it takes us."""
+        context.require_starter(ASK_THE_SOURCE)
         with context.open_store() as store:
             require_pipeline(store, name)
             text = Control(store, name).document() or ""

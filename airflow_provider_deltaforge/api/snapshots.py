@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
+from airflow_provider_deltaforge.api.access import Caller
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.errors import ApiError
 from airflow_provider_deltaforge.control import snapshots
@@ -38,7 +39,7 @@ def routes(context: ApiContext) -> APIRouter:
 
     @router.post("", status_code=202)
     def request_snapshot(
-        name: str, wish: SnapshotWish, caller: str = may_operate
+        name: str, wish: SnapshotWish, caller: Caller = may_operate
     ) -> dict[str, Any]:
         """Ask for a copy; the pipeline's driver makes it, or the next one that starts."""
         selection = CopySelection.of(wish.tables, wish.where)
@@ -59,7 +60,7 @@ def routes(context: ApiContext) -> APIRouter:
         return found.as_dict()
 
     @router.delete("/{request_id}")
-    def cancel_snapshot(name: str, request_id: str, caller: str = may_operate) -> dict[str, Any]:
+    def cancel_snapshot(name: str, request_id: str, caller: Caller = may_operate) -> dict[str, Any]:
         """Withdraw a request; one that is being served ends at its next chunk."""
         with context.open_store() as store:
             require_pipeline(store, name)

@@ -300,7 +300,7 @@ def _health(
 ) -> AbstractContextManager[object]:
     if api_addr == "off":
         return nullcontext()
-    return serving(create_app(lambda: [status(state, name, backend)]), api_addr)
+    return serving(create_app(lambda _: [status(state, name, backend)]), api_addr)
 
 
 def _retry(call: Callable[[], Result], stopping: threading.Event) -> Result:

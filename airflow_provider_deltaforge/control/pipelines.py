@@ -70,6 +70,19 @@ def apply(store: Store, text: str) -> Applied:
     return Applied(name, record, tuple(str(warning) for warning in withheld.warnings))
 
 
+def awaits_start(store: Store, text: str) -> bool:
+    """Return whether this very document is kept, and nothing has started it yet.
+
+    Raises:
+        SpecError: the document is wrong.
+    """
+    pipeline = load(text, expand=False)
+    record = Control(store, pipeline.metadata.name).read()
+    if record is None or record.generation:
+        return False
+    return record.spec_hash == spec_hash(withhold(text, pipeline).text)
+
+
 def pause(store: Store, name: str) -> ControlRecord:
     """Ask the driver to deliver what it holds and then wait.
 

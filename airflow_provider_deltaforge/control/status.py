@@ -76,6 +76,8 @@ class PipelineStatus(Stats):
     error_class: str | None = None
     heartbeat_age_s: float | None = None
     restarts: int = 0
+    owner: str | None = None
+    """Who supervises it; ``control.supervise.Supervisor`` reads what Airflow's tasks write."""
     handle: dict[str, Any] | None = None
     stopped_tables: dict[str, Any] = Field(default_factory=dict)
     """Tables whose rows are passed over, by full name: ``since_ms`` and ``reason``."""
@@ -250,6 +252,7 @@ def judge_status(
             reason=reason,
             since_ms=record.updated_at_ms,
             restarts=len(record.restarts),
+            owner=record.owner,
             handle=record.handle,
         )
     stamped_s = (now - progress.heartbeat_at_ms) / 1000
@@ -270,6 +273,7 @@ def judge_status(
         error_class=_RETRYABLE if distress is not None else progress.error_class,
         heartbeat_age_s=heard.silence_s if heard.is_sure else max(heard.silence_s, stamped_s),
         restarts=len(record.restarts),
+        owner=record.owner,
         handle=record.handle,
     )
 

@@ -4,6 +4,7 @@ One restarter only. ``deltaforge run`` and the stream operator decide here; Spar
 ``supervise`` stays off.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,29 @@ HOPELESS = _error_classes(FatalError) | _error_classes(SpecError) | {"event"}
 Not ``internal``, an error nobody foresaw: it may be one of the moment, as when something that the
 driver works with was killed.
 """
+
+
+_TASK = re.compile(r"airflow:([^/]+)/([^/]+)/(.+)/(-?\d+)#(\d+)@\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Supervisor:
+    """The Airflow task that supervises a pipeline."""
+
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int
+    try_number: int
+
+    @classmethod
+    def of(cls, owner: str | None) -> "Supervisor | None":
+        """Return the task that an owner token names; None when it is no task's."""
+        match = _TASK.fullmatch(owner or "")
+        if match is None:
+            return None
+        dag_id, task_id, run_id, map_index, try_number = match.groups()
+        return cls(dag_id, task_id, run_id, int(map_index), int(try_number))
 
 
 class HangDetector:

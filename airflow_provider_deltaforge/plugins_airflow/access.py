@@ -36,10 +36,20 @@ def may_read_document(user: Any, dag_id: str | None) -> bool:
     return _may(user, "GET", dag_id, DagAccessEntity.CODE)
 
 
+def may_read_rows(user: Any, dag_id: str | None) -> bool:
+    """Return whether the user may see rows that a DAG's pipelines set aside."""
+    return _may(user, "GET", dag_id, DagAccessEntity.XCOM)
+
+
 def may_change(user: Any, dag_id: str | None, conn_id: str) -> bool:
     """Return whether the user may pause, resume and stop the pipelines of a DAG."""
     if dag_id is not None:
         return _may(user, "PUT", dag_id, DagAccessEntity.TASK_INSTANCE)
+    return may_change_connection(user, conn_id)
+
+
+def may_change_connection(user: Any, conn_id: str) -> bool:
+    """Return whether the user may edit a connection."""
     return _may_connection(user, "PUT", conn_id)
 
 

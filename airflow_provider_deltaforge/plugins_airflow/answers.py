@@ -4,14 +4,14 @@ Documents are kept unexpanded, so no answer can hold a resolved secret; texts th
 go through the redaction once more.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from airflow_provider_deltaforge.control.launch import Backend
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
+from airflow_provider_deltaforge.control.supervise import Supervisor
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.plugins_airflow.advice import advice
 from airflow_provider_deltaforge.storage.contract import Store
@@ -21,28 +21,6 @@ from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.telemetry.redaction import redacted, redacted_document
 
 _RESULTS_SHOWN = 10
-
-_TASK = re.compile(r"airflow:([^/]+)/([^/]+)/(.+)/(-?\d+)#(\d+)@\w+")
-
-
-@dataclass(frozen=True, slots=True)
-class Supervisor:
-    """The Airflow task that supervises a pipeline."""
-
-    dag_id: str
-    task_id: str
-    run_id: str
-    map_index: int
-    try_number: int
-
-    @classmethod
-    def of(cls, owner: str | None) -> "Supervisor | None":
-        """Return the task that an owner token names; None when it is no task's."""
-        found = _TASK.fullmatch(owner or "")
-        if found is None:
-            return None
-        dag_id, task_id, run_id, map_index, try_number = found.groups()
-        return cls(dag_id, task_id, run_id, int(map_index), int(try_number))
 
 
 def supervisors(store: Store) -> dict[str, Supervisor | None]:

@@ -20,9 +20,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.supervise import Supervisor
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.plugins_airflow import access, answers, connections
+from airflow_provider_deltaforge.plugins_airflow.rest import create_rest_app
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -56,6 +58,7 @@ def create_app() -> FastAPI:
     app = FastAPI(title="DeltaForge", docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(router)
     app.mount("/static", _Files(directory=_STATIC))
+    app.mount("/api", create_rest_app())
     app.add_exception_handler(RefusedError, _answer_refusal)
     return app
 
@@ -185,7 +188,7 @@ def _require(allowed: bool, what: str) -> None:  # noqa: FBT001 - reads as a sen
         )
 
 
-def _dag(owner: answers.Supervisor | None) -> str | None:
+def _dag(owner: Supervisor | None) -> str | None:
     return owner.dag_id if owner is not None else None
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.control.supervise import Supervisor
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import owner_token
 from airflow_provider_deltaforge.plugins_airflow import page
 from airflow_provider_deltaforge.plugins_airflow.advice import advice
-from airflow_provider_deltaforge.plugins_airflow.answers import Supervisor
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.airflow.page_bench import JSON, READ, SECRET
 from tests.control.bench import DOCUMENT

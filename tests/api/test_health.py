@@ -48,7 +48,7 @@ def pipelines():
 
 @pytest.fixture
 def url(pipelines):
-    with serving(create_app(lambda: pipelines), "127.0.0.1:0") as url:
+    with serving(create_app(lambda _: pipelines), "127.0.0.1:0") as url:
         yield url
 
 
@@ -131,7 +131,7 @@ def test_metrics_are_what_the_driver_reported(url):
 
 
 def test_a_store_that_is_away_is_not_healthy():
-    def look():
+    def look(_):
         raise RetryableError("connection refused")
 
     with serving(create_app(look), "127.0.0.1:0") as url:
@@ -146,7 +146,7 @@ SAID = "cannot open postgresql://deltaforge:s3cret@db/store"
 @pytest.mark.parametrize("error", [RetryableError(SAID), AccessError(SAID), SpecError(SAID)])
 @pytest.mark.parametrize("path", ["/healthz", "/health", "/ready", "/readyz", "/metrics"])
 def test_whatever_is_wrong_with_the_store_is_said_without_a_secret(capfd, error, path):
-    def look():
+    def look(_):
         raise error
 
     with serving(create_app(look), "127.0.0.1:0") as url:
@@ -163,11 +163,11 @@ def test_a_taken_port_is_refused_with_what_to_do(url):
 
     with (
         pytest.raises(SpecError, match="another --api-addr"),
-        serving(create_app(list), f"127.0.0.1:{port}"),
+        serving(create_app(lambda _: []), f"127.0.0.1:{port}"),
     ):
         pass
 
 
 def test_a_malformed_address_is_refused():
-    with pytest.raises(SpecError, match="host:port"), serving(create_app(list), "8080"):
+    with pytest.raises(SpecError, match="host:port"), serving(create_app(lambda _: []), "8080"):
         pass

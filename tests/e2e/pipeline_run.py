@@ -148,7 +148,7 @@ class PipelineRun:
 
     def healthy(self) -> bool:
         """Ask ``/healthz``."""
-        with TestClient(create_app(lambda: [self.status()])) as client:
+        with TestClient(create_app(lambda _: [self.status()])) as client:
             return client.get("/healthz").status_code == 200
 
     def progress(self) -> Progress:
