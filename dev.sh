@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 VENV=.venv
 PY=$VENV/bin/python
 SETUP_LOG=.deltaforge/setup.log
+SITE=.deltaforge/site
 POLICY=/usr/sbin/policy-rc.d
 
 # The tests start hundreds of Pythons. Where no bytecode may be written, as in many container images,
@@ -50,7 +51,8 @@ Servers (native, loopback only; state below .deltaforge/servers)
 Build it
   setup                        only install what the other verbs need
   build                        wheel and source distribution into dist/
-  docs [PORT]                  serve docs/ on http://127.0.0.1:8400
+  docs [PORT]                  build the site of docs/ and serve it on http://127.0.0.1:8400
+  docs-build [DIRECTORY]       only build it, into .deltaforge/site; a broken link is an error
 
 The environment lives in .venv and is renewed when pyproject.toml changes.
 DELTAFORGE_PYTHON names another Python (3.10 or later), DELTAFORGE_CACHE another download cache.
@@ -246,6 +248,13 @@ up() {
     "$PY" -m tests.servers up "${names[@]}"
 }
 
+# docs_build [DIRECTORY]: strict, and anew, because a page that has gone would stay in an old site.
+docs_build() {
+    local site=${1:-$SITE}
+    "$PY" -m sphinx -q -E -W --keep-going -d "$SITE.pages" -b html docs "$site"
+    say "built $site/index.html"
+}
+
 main() {
     local verb=${1:-help}
     shift || true
@@ -254,7 +263,7 @@ main() {
         help
         return
         ;;
-    setup | demo | run | test | check | lint | fmt | cov | prove | bench | build | docs) setup ;;
+    setup | demo | run | test | check | lint | fmt | cov | prove | bench | build | docs | docs-build) setup ;;
     up | down | ps | k-create | k-list | k-consume | k-produce | k-inspect) setup ;;
     mysql-sh | pg-sh | redis-cli | redis-read | nats-stream-add | nats-sub) setup ;;
     *) die "unknown verb '$verb'; ./dev.sh help lists them" ;;
@@ -296,7 +305,11 @@ main() {
     up) up "$@" ;;
     down | ps) exec "$PY" -m tests.servers "$verb" "$@" ;;
     build) exec "$PY" -m build "$@" ;;
-    docs) exec "$PY" -m http.server --bind 127.0.0.1 --directory docs "${1:-8400}" ;;
+    docs)
+        docs_build
+        exec "$PY" -m http.server --bind 127.0.0.1 --directory "$SITE" "${1:-8400}"
+        ;;
+    docs-build) docs_build "$@" ;;
     *) exec "$PY" -m tests.servers.shell "$verb" "$@" ;;
     esac
 }

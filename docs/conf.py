@@ -14,6 +14,8 @@ root_doc = "index"
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["proofs/*"]
 nitpicky = True
+# A command over several lines, as people paste it, has no prompt on each.
+suppress_warnings = ["misc.highlighting_failure"]
 
 # Anchors as Git hosts make them, for links such as `operations.md#failed`.
 myst_heading_anchors = 4
@@ -32,7 +34,7 @@ html_last_updated_fmt = None
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
 
-_LINK = re.compile(r"\]\(([\w./-]+\.md)(?:#[\w-]*)?\)")
+_LINK = re.compile(r"\[([^\]]+)\]\(([\w./-]+\.md)(?:#[\w-]*)?\)")
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
@@ -47,13 +49,16 @@ def navigation(text: str) -> str:
     seen: set[str] = set()
     trees = []
     for title, body in zip(titles, bodies, strict=True):
-        linked = [name for name in dict.fromkeys(_LINK.findall(body)) if not name.startswith("../")]
-        pages = [name for name in linked if name not in seen]
-        seen.update(pages)
-        if pages:
-            entries = "\n".join(pages)
+        names = {page: name for name, page in reversed(_LINK.findall(body)) if page not in seen}
+        seen.update(names)
+        if names:
+            entries = "\n".join(f"{_title(names[page])} <{page}>" for page in reversed(names))
             trees.append(f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n{entries}\n```")
     return "\n\n".join(trees)
+
+
+def _title(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _add_navigation(_app: object, name: str, source: list[str]) -> None:

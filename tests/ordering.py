@@ -40,6 +40,7 @@ _ROUGH_S: Mapping[str, int] = {
     "tests/sinks/test_kafka_once.py": 30,
     "tests/sources/test_contract.py": 60,
     "tests/testing/test_page.py": 20,
+    "tests/docs/": 10,
     "tests/sinks/test_nats": 20,
     "tests/sinks/test_redis": 20,
     "tests/sinks/test_redis_topologies.py": 30,

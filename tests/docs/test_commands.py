@@ -15,7 +15,19 @@ _JUDGES = {
     "pip": cli_grammar.pip_refusal,
 }
 _OTHER_PROGRAMS = {
-    *("export", "cat", "cp", "seq", "curl", "airflow", "pytest", "redis-cli", "openssl"),
+    *(
+        "export",
+        "cat",
+        "cp",
+        "seq",
+        "tail",
+        "curl",
+        ".",
+        "airflow",
+        "pytest",
+        "redis-cli",
+        "openssl",
+    ),
     *("kafka-console-consumer.sh", "$acls"),
 }
 """Programs of others, which nothing here can judge; a new one is added on purpose."""

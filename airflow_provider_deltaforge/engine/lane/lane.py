@@ -40,6 +40,7 @@ from airflow_provider_deltaforge.engine.read.read_ahead import ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderAhead, RenderStage
 from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
     FencedError,
     RetryableError,
     ServerChangedError,
@@ -132,7 +133,12 @@ class Lane:
         if isinstance(error, ServerChangedError):
             _log.warning("%s", redacted(str(error)))
         else:
-            _log.error("%s", redacted("".join(traceback.format_exception(error))))
+            # A sentence says what people can mend; where it arose says more only of the rest.
+            whole = redacted("".join(traceback.format_exception(error)))
+            is_foreseen = isinstance(error, DeltaForgeError)
+            _log.error("%s", redacted(str(error)) if is_foreseen else whole)
+            if is_foreseen:
+                _log.debug("%s", whole)
         return Outcome.of(advised(error, self._context.pipeline))
 
     def _stream(self) -> Outcome:

@@ -1,0 +1,58 @@
+"""The first page that a newcomer reads does what it says, command by command."""
+
+import re
+
+import pytest
+
+from tests.docs.pages import CHECKOUT, Block, fences, tokens
+from tests.docs.shell import Shell, matches
+
+PAGE = CHECKOUT / "docs" / "first_pipeline.md"
+_READERS_OWN = ("python -m venv", ". .venv", "pip install")
+
+
+def test_every_command_does_what_is_shown(tmp_path):
+    shell = Shell(tmp_path, _READERS_OWN)
+    try:
+        for block in fences(tokens(PAGE), "docs/first_pipeline.md"):
+            if block.language == "console":
+                shell.type(_on_a_free_port(block))
+            elif name := re.match(r"# ([\w.]+)\n", block.text):
+                (tmp_path / name[1]).write_text(block.text)
+            else:
+                _add(tmp_path / "orders.yaml", block.text)
+    finally:
+        shell.close()
+
+    said = shell.log.read_text()
+    assert said.count("orders: stopped as asked") == 2
+    assert "Traceback" not in said
+
+
+def _on_a_free_port(block):
+    return Block(
+        block.page,
+        block.line,
+        block.language,
+        block.text.replace("run --local orders.yaml", "run --local orders.yaml --api-addr off"),
+    )
+
+
+def _add(document, part):
+    """Put a part where the page says: between source and sinks."""
+    document.write_text(document.read_text().replace("  sinks:\n", f"{part}  sinks:\n"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "said", "fits"),
+    [
+        (["a  b"], "a     b  \n", True),
+        (["a …"], "a 17 ms ago\n", True),
+        (["first", "second"], "first\nbetween\nsecond\n", True),
+        (["second", "first"], "first\nsecond\n", False),
+        (["a"], "ab\n", False),
+        ([], "whatever", True),
+    ],
+)
+def test_what_is_shown_is_compared(shown, said, fits):
+    assert matches(shown, said) is fits
