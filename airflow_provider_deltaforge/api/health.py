@@ -14,12 +14,12 @@ Look = Callable[[Any], Sequence[PipelineStatus]]
 _UNHEALTHY = frozenset({"failed", "lost"})
 
 
-def create_app(look: Look) -> Any:
-    """Return a FastAPI application of these routes alone, for who runs one pipeline."""
+def create_app(look: Look, *, alone: bool = True) -> Any:
+    """Return a FastAPI application of these routes alone; see ``routes``."""
     from fastapi import FastAPI
 
     app = FastAPI(title="DeltaForge", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(routes(look))
+    app.include_router(routes(look, alone=alone))
     return app
 
 

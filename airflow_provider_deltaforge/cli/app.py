@@ -10,6 +10,7 @@ from rich.text import Text
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.cli import (
+    backup,
     control,
     dlq,
     documents,
@@ -60,6 +61,7 @@ dlq.register(app)
 slots.register(app)
 sinks.register(app)
 token.register(app)
+backup.register(app)
 driver.register(app)
 
 

@@ -74,6 +74,8 @@ LogFormatOption = Annotated[
     ),
 ]
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
 NameArgument = Annotated[str, typer.Argument(help="Name of the pipeline (metadata.name).")]
 
 MasterOption = Annotated[
@@ -115,3 +117,8 @@ def log_as(form: str | None, level: str = "warning", **fields: str) -> None:
 def backend_of(store: str) -> LocalBackend:
     """Return the launch backend of this machine for a state store."""
     return LocalBackend(jobs_directory(store))
+
+
+def stream_script(*, local: bool) -> str:
+    """Return what a stream's driver runs: a Spark application, or a process of our own."""
+    return "stream_process" if local else "stream_job.py"

@@ -1,12 +1,13 @@
-"""``deltaforge run``: apply a document, start its driver and stay with it."""
+"""``deltaforge run``: apply documents, start their drivers and stay with them."""
 
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,7 +18,14 @@ from rich.text import Text
 
 from airflow_provider_deltaforge.api.health import create_app
 from airflow_provider_deltaforge.api.server import check_address, serving
-from airflow_provider_deltaforge.cli.exit_codes import FAILED, RETRY, driver_exit_code
+from airflow_provider_deltaforge.cli.exit_codes import (
+    DOCUMENT,
+    FAILED,
+    OK,
+    RETRY,
+    driver_exit_code,
+    exit_code,
+)
 from airflow_provider_deltaforge.cli.options import (
     GivenStoreOption,
     LogFormatOption,
@@ -27,19 +35,20 @@ from airflow_provider_deltaforge.cli.options import (
     err,
     log_as,
     opened,
+    stream_script,
 )
 from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend, settle
 from airflow_provider_deltaforge.control.launch import Handle, LaunchSpec
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.launch_local import LocalBackend, command_without_spark
 from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import DRAINED, RestartDecision
 from airflow_provider_deltaforge.engine.base.retry import retry_until
-from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
-from airflow_provider_deltaforge.spec.load import read_document
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
+from airflow_provider_deltaforge.spec.load import documents_at, load, read_document
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -52,14 +61,28 @@ _DRAIN_S = 8.0
 """With what follows for a driver that does not end, within ``leaving.LIMIT_S``."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What the command line says about every driver."""
+
+    store: str | None
+    master: str
+    local: bool
+    standby: bool
+
+
 def run(
-    file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="Pipeline document (YAML).")
+    path: Annotated[
+        Path,
+        typer.Argument(exists=True, help="A pipeline document (YAML), or a folder of them."),
     ],
     store: GivenStoreOption = None,
     master: MasterOption = "local[*]",
     local: Annotated[
-        bool, typer.Option("--local", help="Run in this process, without Spark.")
+        bool,
+        typer.Option(
+            "--local", help="Without Spark: in this process, or one process per document."
+        ),
     ] = False,
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another driver runs; then take over.")
@@ -69,37 +92,115 @@ def run(
         str, typer.Option(help="Serve /healthz, /readyz and /metrics here; `off` for none.")
     ] = "127.0.0.1:8080",
 ) -> None:
-    """Run a pipeline until Ctrl-C, restarting its driver with backoff when it dies.
+    """Run pipelines until Ctrl-C, restarting their drivers with backoff when they die.
 
-    Ctrl-C delivers what is in flight and stops the pipeline. A driver that already runs the same
-    document is adopted, not doubled.
+    Ctrl-C delivers what is in flight and stops the pipelines. A driver that already runs the same
+    document is adopted, not doubled. In a folder every document has its own driver, and one that is
+    wrong or fails does not stop the others: the exit code tells when the last one has ended.
     """
+    settings = _Settings(store, master, local, standby)
+    if api_addr != "off":
+        check_address(api_addr)
+    if path.is_dir():
+        log_as(log_format)
+        raise typer.Exit(_run_folder(documents_at(path), settings, api_addr))
     # A driver that works in this process says what it does; others have a log of their own.
     log_as(log_format, "info" if local else "warning")
-    text = read_document(file)
+    text = read_document(path)
     dsn = chosen_store(text, store)
     if not local:
         check_master(master, dsn)
-    if api_addr != "off":
-        check_address(api_addr)
     backend = backend_of(dsn)
     with opened(dsn, create=True) as state, stop_signals() as stopping:
         name = pipelines.apply(state, text).name
-        with _health(state, name, backend, api_addr):
+        with _health(lambda: [status(state, name, backend)], api_addr):
             if standby and not _wait_for_turn(state, name, backend, stopping):
                 return
             if local:
                 log_as(log_format, "info", pipeline=name)
                 verdict = _run_lane(state, dsn, name, backend, stopping)
             else:
-                job = LaunchSpec(name, 0, "stream_job.py", dsn, master)
+                job = LaunchSpec(name, 0, stream_script(local=False), dsn, master)
                 verdict = _run_driver(state, job, backend, stopping)
-    _tell(name, verdict)
+    if code := _tell(name, verdict):
+        raise typer.Exit(code)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(rich_help_panel="Running pipelines")(run)
+
+
+def _run_folder(files: Sequence[Path], settings: _Settings, api_addr: str) -> int:
+    """Run each document's driver until all have ended; return the exit code."""
+    if not files:
+        raise SpecError("there is no document in this folder: *.yaml, or *.yml")
+    looks: list[Callable[[], PipelineStatus]] = []
+    codes: list[int] = []
+    with stop_signals() as stopping:
+        threads = []
+        for file, text in _documents(files, codes):
+            work = partial(_run_document, file, text, settings, looks, stopping)
+            thread = threading.Thread(target=_note_code, args=(work, codes), daemon=True)
+            threads.append(thread)
+        with _health(lambda: [look() for look in list(looks)], api_addr, alone=False):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():  # A join without end hears no signal.
+                    thread.join(_POLL_S)
+    return next((code for code in (FAILED, DOCUMENT, RETRY) if code in codes), OK)
+
+
+def _note_code(work: Callable[[], int], codes: list[int]) -> None:
+    codes.append(work())
+
+
+def _documents(files: Sequence[Path], codes: list[int]) -> Iterator[tuple[Path, str]]:
+    """Yield the documents that can be read and whose names are their own."""
+    known: dict[str, Path] = {}
+    for file in files:
+        try:
+            text = read_document(file)
+            name = load(text, expand=False).name
+            if (former := known.setdefault(name, file)) != file:
+                raise SpecError(f"the pipeline {name!r} is already in {former}")
+        except DeltaForgeError as error:
+            codes.append(_refused(file, error))
+            continue
+        yield file, text
+
+
+def _run_document(
+    file: Path,
+    text: str,
+    settings: _Settings,
+    looks: list[Callable[[], PipelineStatus]],
+    stopping: threading.Event,
+) -> int:
+    """Run one document of a folder until its driver has ended; return its exit code."""
+    try:
+        dsn = chosen_store(text, settings.store)
+        if not settings.local:
+            check_master(settings.master, dsn)
+        backend = backend_of(dsn)
+        if settings.local:
+            backend = replace(backend, compose=command_without_spark)
+        with opened(dsn, create=True) as state:
+            name = pipelines.apply(state, text).name
+            looks.append(partial(status, state, name, backend))
+            if settings.standby and not _wait_for_turn(state, name, backend, stopping):
+                return OK
+            job = LaunchSpec(name, 0, stream_script(local=settings.local), dsn, settings.master)
+            return _tell(name, _run_driver(state, job, backend, stopping))
+    except DeltaForgeError as error:
+        return _refused(file, error)
+
+
+def _refused(file: Path, error: DeltaForgeError) -> int:
+    err.print(Text(f"{file}: {error.error_class}", "bold red"), end=": ")
+    err.print(redacted(str(error)), highlight=False)
+    return exit_code(error)
 
 
 def owner_token() -> str:
@@ -296,11 +397,11 @@ def _reporter() -> Callable[[PipelineStatus], None]:
 
 
 def _health(
-    state: Store, name: str, backend: LocalBackend, api_addr: str
+    look: Callable[[], list[PipelineStatus]], api_addr: str, *, alone: bool = True
 ) -> AbstractContextManager[object]:
     if api_addr == "off":
         return nullcontext()
-    return serving(create_app(lambda _: [status(state, name, backend)]), api_addr)
+    return serving(create_app(lambda _: look(), alone=alone), api_addr)
 
 
 def _retry(call: Callable[[], Result], stopping: threading.Event) -> Result:
@@ -317,12 +418,13 @@ def _wait(stopping: threading.Event, seconds: float) -> None:
     stopping.wait(seconds)
 
 
-def _tell(name: str, verdict: RestartDecision) -> None:
+def _tell(name: str, verdict: RestartDecision) -> int:
+    """Print how a driver ended; return the exit code."""
     if verdict.action == "finished":
         err.print(f"{name}: {verdict.reason}", highlight=False)
-        return
+        return OK
     word = verdict.error_class or "failed"
     err.print(Text(word, "bold red"), end=f": {name}: ")
     err.print(verdict.reason, highlight=False)
     codes = {"spec": driver_exit_code(2), "retryable": RETRY}
-    raise typer.Exit(codes.get(word, FAILED if word else DRAINED))
+    return codes.get(word, FAILED if word else DRAINED)

@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.cli.options import (
     err,
     log_as,
     opened,
+    stream_script,
 )
 from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.cli.views import coloured
@@ -37,7 +38,6 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
-_STREAM, _STREAM_WITHOUT_SPARK = "stream_job.py", "stream_process"
 _DRAIN_S = 20.0
 """How long drivers may take to end, within ``shutdown.LIMIT_S``."""
 
@@ -82,7 +82,7 @@ def serve(  # noqa: PLR0917 - a command's options
         compose=command_without_spark if local else spark_submit.command,
         term_grace_s=_DRAIN_S,
     )
-    job = LaunchSpec("", 0, _STREAM_WITHOUT_SPARK if local else _STREAM, store, master)
+    job = LaunchSpec("", 0, stream_script(local=local), store, master)
     with opened(store, create=True) as state, stop_signals() as stopping:
         authority = _authority(state, store, [api_addr, metrics_addr], no_auth=no_auth)
         fleet = Fleet(location, backend, job, _report)

@@ -251,13 +251,32 @@ def existing(store: Store, name: str) -> Control:
 def still_speaks(control: Control) -> bool:
     """Return whether a driver is heard; on another machine's, after listening for a while."""
     until = time.monotonic() + ALIVE_S + 1
-    while True:
-        progress, heard = control.listen()
-        if progress is None or progress.status in ("stopped", "failed"):
-            return False
-        if heard.is_sure or heard.silence_s >= ALIVE_S or time.monotonic() >= until:
-            return heard.silence_s < ALIVE_S
+    while (is_heard := _is_heard(control)) is None and time.monotonic() < until:
         time.sleep(_POLL_S)
+    return is_heard is not False
+
+
+def with_drivers(store: Store) -> list[str]:
+    """Return the pipelines whose drivers are heard, after listening for a while where need be."""
+    controls = [Control(store, name) for name in Control.list_pipelines(store)]
+    until = time.monotonic() + ALIVE_S + 1
+    while True:
+        heard = {control.pipeline: _is_heard(control) for control in controls}
+        loud = [name for name, is_heard in heard.items() if is_heard]
+        unclear = [name for name, is_heard in heard.items() if is_heard is None]
+        if loud or not unclear or time.monotonic() >= until:
+            return loud or unclear
+        time.sleep(_POLL_S)
+
+
+def _is_heard(control: Control) -> bool | None:
+    """Return whether a driver is heard; None while nobody knows yet."""
+    progress, heard = control.listen()
+    if progress is None or progress.status in ("stopped", "failed"):
+        return False
+    if heard.silence_s >= ALIVE_S:
+        return False
+    return True if heard.is_sure else None
 
 
 def now_ms() -> int:

@@ -5,7 +5,7 @@ was being committed: then nobody knows whether it counts, and the caller hears R
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.storage import layout
 from airflow_provider_deltaforge.storage.pool import Pool
-from airflow_provider_deltaforge.storage.sql import IDENTITY, Execute, SqlStore
+from airflow_provider_deltaforge.storage.sql import IDENTITY, Execute, Query, SqlStore
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ATTEMPTS = 3
+_FETCHED = 200
+_VIEW = "10min"
 _TYPES = {"text": 'TEXT COLLATE "C"', "blob": "BYTEA", "serial": "BIGSERIAL PRIMARY KEY"}
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _UPGRADE_LOCK, _ORDER_LOCK = 0x64660001, 0x64660002
@@ -105,9 +107,51 @@ class PostgresStore(SqlStore):
     def __repr__(self) -> str:
         return f"PostgresStore({self._where!r})"
 
+    @property
+    def name(self) -> str:
+        """Return the database's name."""
+        return self._parameters.get("dbname", "")
+
     def close(self) -> None:
         """Close the connections."""
         self._pool.drain()
+
+    @contextlib.contextmanager
+    def view(self) -> Iterator[Query]:
+        """Yield a query over one moment."""
+        try:
+            with self._pool.connection() as connection:
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{_VIEW}'")
+
+                def query(statement: str) -> Iterator[Sequence[Any]]:
+                    with connection.cursor(name="view") as cursor:
+                        cursor.itersize = _FETCHED
+                        cursor.execute(statement)
+                        yield from cursor
+
+                yield query
+                connection.execute("ROLLBACK")
+        except self._driver.Error as error:
+            raise self._translated(error) from None
+
+    def counter(self, query: Query, table: str, column: str) -> int:
+        """Return the last number that was drawn for a table; 0 before the first."""
+        last = f"SELECT pg_sequence_last_value(pg_get_serial_sequence('{table}', '{column}'))"
+        return next((int(row[0] or 0) for row in query(last)), 0)
+
+    def raise_counter(self, execute: Execute, table: str, column: str, number: int) -> None:
+        """Let the numbers of a table go on behind ``number``."""
+        execute("SELECT setval(pg_get_serial_sequence(?, ?), ?)", (table, column, number))
+
+    def rewrite(self, work: Callable[[Execute], T]) -> T:
+        """Run ``work`` in one transaction under a lock that lets others read."""
+
+        def alone(execute: Execute) -> T:
+            execute("LOCK TABLE df_slot, df_kv, df_log, df_queue IN EXCLUSIVE MODE", ())
+            return work(execute)
+
+        return self._write(alone)
 
     def _opened(self, identity: int | None, *, create: bool) -> int | None:
         """Return the identity of the store that is there, made or upgraded if need be."""

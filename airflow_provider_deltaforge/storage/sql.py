@@ -2,7 +2,8 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from airflow_provider_deltaforge.errors import RetryableError
@@ -57,6 +58,8 @@ class SqlResult(Protocol):
 
 
 Execute = Callable[[str, Sequence[Any]], SqlResult]
+Query = Callable[[str], Iterator[Sequence[Any]]]
+"""Yields the rows of a statement, a few at a time."""
 
 
 class SqlStore(ABC):
@@ -92,6 +95,27 @@ class SqlStore(ABC):
 
         ``work`` may run again when the database undid it, so it changes nothing else.
         """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Return what people call this store: its file's or database's name."""
+
+    @abstractmethod
+    def view(self) -> AbstractContextManager[Query]:
+        """Yield a query whose answers all show the store at one moment, while others write."""
+
+    @abstractmethod
+    def counter(self, query: Query, table: str, column: str) -> int:
+        """Return the last number that was drawn for a table; 0 before the first."""
+
+    @abstractmethod
+    def raise_counter(self, execute: Execute, table: str, column: str, number: int) -> None:
+        """Let the numbers of a table go on behind ``number``."""
+
+    @abstractmethod
+    def rewrite(self, work: Callable[[Execute], T]) -> T:
+        """Run ``work`` in one transaction that no other writer is beside; it may run again."""
 
     @abstractmethod
     def close(self) -> None:

@@ -31,7 +31,7 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.storage import layout, sql
 from airflow_provider_deltaforge.storage.pool import Pool
-from airflow_provider_deltaforge.storage.sql import Execute, SqlStore
+from airflow_provider_deltaforge.storage.sql import Execute, Query, SqlStore
 
 T = TypeVar("T")
 
@@ -115,9 +115,40 @@ class SqliteStore(SqlStore):
     def __repr__(self) -> str:
         return f"SqliteStore({str(self._path)!r})"
 
+    @property
+    def name(self) -> str:
+        """Return the file's name."""
+        return self._path.name
+
     def close(self) -> None:
         """Close the connections."""
         self._pool.drain()
+
+    @contextlib.contextmanager
+    def view(self) -> Iterator[Query]:
+        """Yield a query over one moment; the write-ahead log grows while the block runs."""
+        with self._errors(), self._pool.connection() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield lambda statement: connection.execute(_sql(statement))
+            finally:
+                connection.execute("ROLLBACK")
+
+    def counter(self, query: Query, table: str, column: str) -> int:
+        """Return the last number that was drawn for a table; 0 before the first."""
+        del column
+        rows = query("SELECT name, seq FROM sqlite_sequence")
+        return next((int(number) for name, number in rows if name == table), 0)
+
+    def raise_counter(self, execute: Execute, table: str, column: str, number: int) -> None:
+        """Let the numbers of a table go on behind ``number``."""
+        del column
+        execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+        execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, number))
+
+    def rewrite(self, work: Callable[[Execute], T]) -> T:
+        """Run ``work`` in one transaction; BEGIN IMMEDIATE lets no other writer beside it."""
+        return self._write(work)
 
     def _read(self, statement: str, values: Sequence[Any]) -> list[Any]:
         with self._errors(), self._pool.connection() as connection:
