@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.control.plan import plan as plan_of
 from airflow_provider_deltaforge.control.preflight import preflight as ask
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.precompile import precompile_for
+from airflow_provider_deltaforge.sensing.data_drift import detector as data_drift
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.json_schema import json_schema
 from airflow_provider_deltaforge.spec.load import documents_at, load, read_document
@@ -105,6 +106,8 @@ def preflight(file: _FileArgument) -> None:
         pipeline.spec.source.precompile()
         precompile_for(pipeline.spec.processors)
         json_fields.precompile()  # Templates of sinks name fields of row images.
+        if pipeline.spec.schema_sensing.enabled:
+            data_drift.precompile()
 
 
 def plan(

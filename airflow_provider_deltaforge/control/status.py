@@ -49,7 +49,7 @@ ENDED = frozenset({"stopped", "failed", "lost"})
 
 _NOT_SHOWN = {
     *("batches", "transaction_splits", "source_reconnects", "last_commit_ms", "latency"),
-    *("checkpoints", "batch_events", "batch_bytes"),
+    *("checkpoints", "batch_events", "batch_bytes", "data_drift"),
 }
 """What lanes count for each other, and metrics and benchmarks read."""
 

@@ -89,6 +89,16 @@ class Processor(PluginSettings):
         """
         return ()
 
+    def hides(self, table: TableSchema, column: str) -> bool:
+        """Return whether values of a column, as the source has them, are not to be shown.
+
+        Args:
+            table: as it is registered; a processor in front of this one may add columns to it.
+            column: the column's name.
+        """
+        del table, column
+        return self.masks
+
     @abstractmethod
     def open(self) -> Worker:
         """Start the worker. Called once per lane."""

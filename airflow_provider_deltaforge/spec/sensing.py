@@ -47,6 +47,8 @@ class Tracking(Settings):
     """Compare what flows with what was learned."""
     drift_threshold: Share = 0.1
     """Share of events with new fields above which a table has drifted."""
+    drift_samples: bool = True
+    """Keep up to five values of each column that differs from the catalog."""
 
 
 class Output(Settings):

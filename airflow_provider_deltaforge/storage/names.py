@@ -13,6 +13,9 @@ CURSORS = "cursors"
 """Key-value map: pipelines that begin anew, whatever positions their sinks still hold; and, under
 ``PIPELINE/SINK``, positions of other state stores that sinks hold."""
 
+DATA_DRIFT = "data_drift"
+"""Key-value map: where a pipeline's rows differ from their tables, under ``PIPELINE/TABLE``."""
+
 DOCUMENTS = "documents"
 """Key-value map: pipeline documents, unexpanded."""
 
@@ -52,7 +55,9 @@ TOKENS = "tokens"
 WRITERS = "writers"
 """Key-value map: writers of sinks that have begun and not said that they are closed."""
 
-OF_PIPELINES = (CHECKPOINTS, CURSORS, GAPS, HISTORY, JOURNAL, SENSING, SNAPSHOTS, TABLES)
+OF_PIPELINES = (
+    *(CHECKPOINTS, CURSORS, DATA_DRIFT, GAPS, HISTORY, JOURNAL, SENSING, SNAPSHOTS, TABLES),
+)
 """Where the keys of the key-value map begin with a pipeline's name."""
 
 

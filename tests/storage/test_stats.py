@@ -83,7 +83,7 @@ STORED = {
 }
 
 
-LATER = ("checkpoints", "batch_events", "batch_bytes")
+LATER = ("checkpoints", "batch_events", "batch_bytes", "data_drift")
 NEW = {**{name: Stats().model_dump()[name] for name in LATER}, "minute": None}
 """What later releases have counted, from nothing."""
 
@@ -126,10 +126,10 @@ def test_numbers_that_are_missing_are_zero_and_later_ones_are_passed_over(extra)
     assert (progress.transaction_splits, progress.processors, progress.has_run) == (0, {}, False)
 
 
-def test_the_next_driver_goes_on_with_everything_but_position_and_lag():
+def test_the_next_driver_goes_on_with_everything_but_what_other_records_hold():
     counted = _read(STORED).counted()
 
-    assert {*Stats.model_fields} - {*counted} == {"position", "lag_ms"}
+    assert {*Stats.model_fields} - {*counted} == {"position", "lag_ms", "data_drift"}
     assert counted["sinks"]["native"].counted() == {
         "events": 41,
         "bytes": 415,

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilence
 from airflow_provider_deltaforge.storage.records.stats import (
+    DataDriftCounts,
     SinkProgress,
     Stats,
     TableCounts,
@@ -86,6 +87,9 @@ class LaneStats:
     """Why something other than a sink or the source does not go on, by its name."""
     long_call_s: float = TUNING.long_call_s
     """A processor that works on one batch for longer is shown as hanging."""
+
+    data_drift: Callable[[], DataDriftCounts] = DataDriftCounts
+    """Returns what was counted of it."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -298,6 +302,7 @@ class LaneStats:
         report.tables = {table: TableCounts(events=ops) for table, ops in tables.items()}
         report.processors = self.processors.report()
         report.dlq = self.dead_letters.report()
+        report.data_drift = self.data_drift()
         report.position, report.lag_ms = self.position(), self.lag_ms()
         return report
 

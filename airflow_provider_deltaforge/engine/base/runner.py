@@ -1,12 +1,13 @@
 """Where the work of a pipeline runs: what a driver asks of Spark, or of this process."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.processor_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
+from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
 from airflow_provider_deltaforge.sources.contract import TableChunk
 
 
@@ -24,6 +25,8 @@ class ChunkResult:
     """What processors did since the last chunk; also told by a chunk that failed."""
     dead_letters: Mapping[str, Any] = field(default_factory=dict)
     """What was set aside since the last chunk."""
+    findings: Sequence[TableFindings] = ()
+    """Where the chunk's rows differ from what the catalog says."""
 
 
 class Runner(Protocol):

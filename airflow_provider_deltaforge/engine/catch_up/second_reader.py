@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
 from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.spec.document import Spec
 
@@ -31,6 +32,7 @@ class RenderedBatch:
         source: the batch as it was cut.
         rendered: for each sink for which that worked ahead; grows as others are given the batch.
         stats: what the lane counts of it; None beside the lane.
+        findings: where its events differ from what the catalog says.
         receivers: the sinks that the lane gives it to.
         held: by sink, what that is not given because it waits behind dead letters of its rows, or
             has refused.
@@ -42,6 +44,7 @@ class RenderedBatch:
     source: SourceBatch
     rendered: SinkMessages
     stats: BatchStats | None = None
+    findings: Sequence[TableFindings] = ()
     receivers: list[str] = field(default_factory=list)
     held: dict[str, Sequence[Rejection]] = field(default_factory=dict)
     continues: bool = False

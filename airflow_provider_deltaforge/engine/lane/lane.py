@@ -9,11 +9,13 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
+from airflow_provider_deltaforge.engine.base.data_drift import DataDriftCounter, detector_of
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
@@ -97,6 +99,9 @@ class Lane:
         self._checkpoints = Checkpoints(
             context.store, context.pipeline.name, spec.source.id, self._progress
         )
+        self._detector = detector_of(context.pipeline, lookup(self._registry))
+        self._data_drift = DataDriftCounter(context)
+        self._stats.data_drift = self._data_drift.report
         self._source_identity = SourceIdentity(context, self._registry)
         self._tables = TableWatch(context, self._registry)
         self._dead_letters = DeadLetterQueue(
@@ -121,9 +126,19 @@ class Lane:
             outcome = self._ended_by(error)
         finally:
             self._rendering.close()
+        self._keep_data_drift()
         self._dead_letters.log_counts()
         self._heartbeat.finish(outcome)
         return outcome
+
+    def _keep_data_drift(self) -> None:
+        """Store what was counted of late, if the store takes it at once."""
+        late = self._data_drift.late_writes(now=True)
+        if late:
+            with suppress(DeltaForgeError):
+                self._context.job.in_time(
+                    lambda: self._context.store.transact(late, self._context.fence)
+                )
 
     def _ended_by(self, error: Exception) -> Outcome:
         """Return what an error makes of the lane; one that was asked to end ends as asked."""
@@ -146,6 +161,8 @@ class Lane:
         if self._heartbeat.ending.is_set():
             return Outcome(self._heartbeat.why)  # Asked for before the lane was there.
         self._retry(self._rendering.open)
+        if self._detector is not None:
+            self._detector.open()
         while True:
             opened = self._retry(self._open)
             reader = opened.reader
@@ -232,6 +249,7 @@ class Lane:
         if missing or settled:
             self._store([*settled, *(self._checkpoints.put(name, start) for name in missing)])
         self._sink_positions.adopt()
+        self._data_drift.load()
         stored = self._checkpoints.load()
         reach(CrashPoint.START_POSITION_STORED)
         exact = {*self._sink_positions.sink_ids, *positions.fresh}
@@ -254,7 +272,12 @@ class Lane:
         rendered = ahead.render(batch.rows)
         self._dead_letters.check(rendered, batch.rows)
         reach(CrashPoint.BATCH_RENDERED)
-        return RenderedBatch(batch, rendered, BatchStats.of(batch.rows, batch.nbytes))
+        stats = BatchStats.of(batch.rows, batch.nbytes)
+        if self._detector is None:
+            return RenderedBatch(batch, rendered, stats)
+        done = rendered.processed
+        findings = self._detector.examine(batch.rows, done.rows, done.origins)
+        return RenderedBatch(batch, rendered, stats, findings)
 
     def _deliver(self, batch: RenderedBatch, delivery: Delivery, reader: LogReader) -> None:
         source = batch.source
@@ -272,6 +295,7 @@ class Lane:
         taken = {name: batch.rendered.taken(name, refused[name]) for name in refused}
         if batch.stats is not None:
             self._stats.delivered(batch.stats, taken)
+        self._data_drift.add(batch.findings)
         self._source_identity.watch(source.rows)
         self._tables.watch(source.rows)
         self._stats.counted.transaction_splits += source.splits_transaction
@@ -295,8 +319,10 @@ class Lane:
         names = self._skip_list.reached(position)
         writes, ends_by = self._source_identity.passed(position)
         writes = [*writes, *self._tables.passed(position, reader)]
-        self._store([*(delivery.put(name, position) for name in names), *writes])
+        drift = self._data_drift.writes()
+        self._store([*(delivery.put(name, position) for name in names), *writes, *drift])
         reach(CrashPoint.CHECKPOINT_STORED)
+        self._data_drift.checkpointed(drift)
         self._retry(self._tables.stored)
         self._stats.checkpointed(position, names)
         delivery.acknowledge(reader, position)
@@ -306,6 +332,9 @@ class Lane:
     def _checkpoint_idle(self, delivery: Delivery, reader: LogReader) -> None:
         if (position := self._empty_progress.due) is not None:
             self._commit(position, delivery, reader)
+        elif late := self._data_drift.late_writes():
+            self._store(late)
+            self._data_drift.checkpointed(late)
 
     def _store(self, writes: Sequence[Write]) -> None:
         """Store, together with what is set aside, under the lane's fence."""

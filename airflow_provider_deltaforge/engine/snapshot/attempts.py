@@ -2,10 +2,11 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from airflow_provider_deltaforge.engine.base.data_drift import DataDriftCounter
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, logged
@@ -18,6 +19,7 @@ from airflow_provider_deltaforge.engine.snapshot.chunk_copy import SINK, CopyErr
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
 
 _FOREVER_S = 10.0**9
@@ -97,6 +99,9 @@ def _copy_all(
     plan = run.prepare()
     workers = settings.max_parallel_chunks if settings.intra_table_parallel else 1
     tables = [_dealt(chunks, workers) for chunks in plan.remaining.values()]
+    drift = DataDriftCounter(context)
+    drift.load()
+    stats.data_drift = drift.report
     with guarding(run, plan, heartbeat) as lost, showing_errors(context, stats):
         for copied in runner.copy(context.job, plan.run.id, tables, settings.max_parallel_tables):
             stats.processors.add(copied.processors)
@@ -107,14 +112,24 @@ def _copy_all(
                 heartbeat.end(copied.outcome.why)
                 return copied.outcome
             stats.copied(copied.table, copied.rows, copied.taken)
+            drift.add(copied.findings)
+            drift.checkpointed(_kept(context, drift.writes()))
         if lost:
             return Outcome.of(lost[0])
     if heartbeat.failure is not None:
         raise heartbeat.failure
     if heartbeat.ending.is_set():
         return Outcome(heartbeat.why)
+    drift.checkpointed(_kept(context, drift.writes(now=True)))
     run.finish(plan)
     return Outcome("finished")
+
+
+def _kept(context: TaskContext, writes: Sequence[Write]) -> Sequence[Write]:
+    """Store some counts under the driver's fence; return them."""
+    if writes:
+        context.store.transact(writes, context.fence)
+    return writes
 
 
 def _dealt(chunks: list[TableChunk], workers: int) -> list[list[TableChunk]]:

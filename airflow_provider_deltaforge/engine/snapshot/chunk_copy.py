@@ -9,8 +9,11 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
+import pyarrow as pa
+
 from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
+from airflow_provider_deltaforge.engine.base.data_drift import detector_of
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.base.processor_stats import (
     DeadLetterStats,
@@ -25,8 +28,11 @@ from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
+from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
 from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings, combined
+from airflow_provider_deltaforge.sensing.data_drift.row_check_kernel import SAMPLES
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Store, Write
@@ -145,6 +151,7 @@ class _Copier:
             lookup(registry),
             self._sink_ids,
         )
+        self._detector = detector_of(context.pipeline, lookup(registry))
         self._rendering.open()
         try:
             self._snapshotter = spec.source.open_snapshot()
@@ -186,6 +193,7 @@ class _Copier:
     def _copy(self, chunk: TableChunk) -> ChunkResult | None:
         """Copy one chunk; return None when asked to end before it was durable."""
         rows = 0
+        findings: list[TableFindings] = []
         self._dead_letters.begin()  # What a former attempt held comes again.
         taken: dict[str, SinkCounts] = {}
         cut: dict[str, Any] = {}
@@ -193,6 +201,7 @@ class _Copier:
             source = self._registrar.admit(batch).rows
             rendered = self._rendering.render(source)
             self._dead_letters.check(rendered, source)
+            findings = combined([*findings, *self._drift_of(source, rendered.processed)], SAMPLES)
             reach(CrashPoint.CHUNK_RENDERED)
             self._watcher.confirm()
             messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
@@ -219,7 +228,12 @@ class _Copier:
         if not self._store([done]):
             return None
         reach(CrashPoint.CHUNK_STORED)
-        return ChunkResult(chunk.id, chunk.full_name, rows, taken=taken)
+        return ChunkResult(chunk.id, chunk.full_name, rows, taken=taken, findings=findings)
+
+    def _drift_of(self, source: pa.RecordBatch, done: ProcessedBatch) -> list[TableFindings]:
+        if self._detector is None:
+            return []
+        return self._detector.examine(source, done.rows, done.origins)
 
     def _store(self, writes: Sequence[Write]) -> bool:
         """Store, together with what is set aside; False when asked to end before there is room."""

@@ -78,7 +78,7 @@ class Mask(Processor):
     def unmatched(self, tables: Sequence[TableSchema]) -> Sequence[str]:
         """Return the patterns that no column of a captured table fits."""
         columns = [
-            ([name for name in (table.db, table.schema) if name], table.table, column.name)
+            (_qualifiers(table), table.table, column.name)
             for table in tables
             for column in table.columns
         ]
@@ -88,6 +88,14 @@ class Mask(Processor):
             for pattern in patterns
             if not any(fits_column(pattern, *place) for place in columns)
         ]
+
+    def hides(self, table: TableSchema, column: str) -> bool:
+        """Return whether a rule names the column, or something in it."""
+        return any(
+            fits_column(pattern, _qualifiers(table), table.table, column)
+            for rule in self.rules
+            for pattern in rule.columns
+        )
 
     def open(self) -> Worker:
         """Start the worker.
@@ -102,3 +110,8 @@ class Mask(Processor):
             )
         worker: Worker = load_object(_WORKER)(self)
         return worker
+
+
+def _qualifiers(table: TableSchema) -> list[str]:
+    """Return what the first part of a pattern may name."""
+    return [name for name in (table.db, table.schema) if name]

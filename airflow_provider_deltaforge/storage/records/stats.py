@@ -125,6 +125,15 @@ class DeadLetterCounts(Counts):
         return {key: value for key, value in dump(self).items() if value is not None}
 
 
+class DataDriftCounts(Counts):
+    """Where rows differ from what the catalog says of their tables."""
+
+    batches: int = 0
+    """In which any did."""
+    tables: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """Events of tables of which any did, by full name and drift type."""
+
+
 SinkWord = Literal["starting", "running", "blocked", "behind", "catching_up", "given_up", "failed"]
 """``starting``: its first position is not durable yet. ``behind``, ``catching_up`` and
 ``given_up``: the pipeline goes on without it."""
@@ -186,6 +195,7 @@ class Stats(Settings):
     processors: dict[str, ProcessorCounts] = Field(default_factory=dict)
     """By id."""
     dlq: DeadLetterCounts = Field(default_factory=DeadLetterCounts)
+    data_drift: DataDriftCounts = Field(default_factory=DataDriftCounts)
     has_run: bool = False
     """Its driver has delivered, or could have, since it opened the log."""
 
@@ -196,7 +206,7 @@ class Stats(Settings):
     def counted(self) -> dict[str, Any]:
         """Return the fields that a successor goes on counting from."""
         fields = self.fields()
-        del fields["position"], fields["lag_ms"]
+        del fields["position"], fields["lag_ms"], fields["data_drift"]
         return fields
 
 
