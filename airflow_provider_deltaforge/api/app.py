@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.api import (
     health,
     history,
     operations,
+    page,
     pipelines,
     schemas,
     snapshots,
@@ -33,7 +34,7 @@ def create_app(context: ApiContext, dependencies: Sequence[Any] = ()) -> Any:
     Args:
         context: what it works with.
         dependencies: of FastAPI, solved before every request. With any, the description of the
-            API is a request like others.
+            API is a request like others, and whoever mounts it serves the page.
     """
     from fastapi import FastAPI, Request
 
@@ -58,6 +59,8 @@ def create_app(context: ApiContext, dependencies: Sequence[Any] = ()) -> Any:
             place = request.scope.get("root_path", "")
             return {**app.openapi(), "servers": [{"url": place}]}
 
+    else:
+        page.mount(app)
     errors.install(app)
     app.add_middleware(RequestLimits, bytes_max=BYTES_MAX)
     return app

@@ -1,8 +1,10 @@
-"""Pipeline documents as the REST API takes and shows them: JSON, merged key by key."""
+"""Pipeline documents as the REST API takes and shows them: JSON or YAML, merged key by key."""
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
 
 from airflow_provider_deltaforge.api.errors import ApiError
 from airflow_provider_deltaforge.control.plan import item_id
@@ -10,6 +12,65 @@ from airflow_provider_deltaforge.spec.yaml_text import parse
 from airflow_provider_deltaforge.telemetry.redaction import redacted_value
 
 _REMOVED = "$remove"
+_YAML = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+
+EXAMPLE: Mapping[str, Any] = {
+    "apiVersion": "deltaforge/v1",
+    "kind": "Pipeline",
+    "metadata": {"name": "orders", "tenant": "acme"},
+    "spec": {
+        "source": {
+            "type": "mysql",
+            "config": {
+                "id": "shop",
+                "dsn": "mysql://cdc:${MYSQL_PASSWORD}@db:3306/shop",
+                "tables": ["shop.orders"],
+            },
+        },
+        "sinks": [
+            {
+                "type": "kafka",
+                "config": {"id": "kafka", "brokers": "kafka:9092", "topic": "orders"},
+            }
+        ],
+    },
+}
+
+BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"type": "object"}, "example": EXAMPLE},
+            "application/yaml": {"schema": {"type": "string"}},
+        },
+    }
+}
+"""How OpenAPI describes the body of a route that takes a ``DocumentText``."""
+
+
+async def _body_text(request: Request) -> str:
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in _YAML:
+        try:
+            return body.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ApiError(422, "INVALID_REQUEST", "body: the document is not UTF-8") from error
+    # A form of another site can send neither type without asking the browser first.
+    if kind != "application/json":
+        message = "send the document as application/json or application/yaml"
+        raise ApiError(415, "UNSUPPORTED_MEDIA_TYPE", message)
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(422, "INVALID_REQUEST", f"body: not JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise ApiError(422, "INVALID_REQUEST", "body: a pipeline document is a JSON object")
+    return text_of(document)
+
+
+DocumentText = Annotated[str, Depends(_body_text)]
+"""A pipeline document that a request brings: YAML as it is, JSON as ``text_of`` writes it."""
 
 
 def text_of(document: Mapping[str, Any]) -> str:

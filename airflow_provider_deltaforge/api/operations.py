@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 from airflow_provider_deltaforge.api import documents
 from airflow_provider_deltaforge.api.access import Caller
 from airflow_provider_deltaforge.api.context import ASK_THE_SOURCE, ApiContext, require_pipeline
+from airflow_provider_deltaforge.api.documents import DocumentText
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.control import pipelines, sinks
 from airflow_provider_deltaforge.control.preflight import preflight
@@ -118,11 +119,13 @@ def _add_checks(router: APIRouter, context: ApiContext) -> None:
         ]
         return {"ok": all(found.verdict != "fail" for found in findings), "findings": shown}
 
-    @router.post("/validate", tags=["documents"], dependencies=[may_read])
-    def validate(document: dict[str, Any]) -> dict[str, Any]:
+    @router.post(
+        "/validate", tags=["documents"], dependencies=[may_read], openapi_extra=documents.BODY
+    )
+    def validate(text: DocumentText) -> dict[str, Any]:
         """Check a document, without keeping it; every problem is named."""
         try:
-            pipeline = load(documents.text_of(document), expand=False)
+            pipeline = load(text, expand=False)
             pipeline.refuse_unbuilt()
         except SpecError as error:
             raise ApiError(400, "INVALID_DOCUMENT", redacted(str(error))) from error

@@ -11,8 +11,10 @@ from fastapi import APIRouter, Body, Query, Response
 from airflow_provider_deltaforge.api import documents
 from airflow_provider_deltaforge.api.access import Caller
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline, visible
+from airflow_provider_deltaforge.api.documents import DocumentText
 from airflow_provider_deltaforge.api.errors import ApiError, answering
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control import pipelines, snapshots
+from airflow_provider_deltaforge.control.advice import advice
 from airflow_provider_deltaforge.control.status import PipelineStatus, status, statuses
 from airflow_provider_deltaforge.control.supervise import Supervisor
 from airflow_provider_deltaforge.spec.load import load
@@ -27,34 +29,6 @@ _FROM_DAGS = (
     "the DAG's document, or send this to a `deltaforge serve`"
 )
 
-Document = Annotated[
-    dict[str, Any],
-    Body(
-        examples=[
-            {
-                "apiVersion": "deltaforge/v1",
-                "kind": "Pipeline",
-                "metadata": {"name": "orders", "tenant": "acme"},
-                "spec": {
-                    "source": {
-                        "type": "mysql",
-                        "config": {
-                            "id": "shop",
-                            "dsn": "mysql://cdc:${MYSQL_PASSWORD}@db:3306/shop",
-                            "tables": ["shop.orders"],
-                        },
-                    },
-                    "sinks": [
-                        {
-                            "type": "kafka",
-                            "config": {"id": "kafka", "brokers": "kafka:9092", "topic": "orders"},
-                        }
-                    ],
-                },
-            }
-        ]
-    ),
-]
 Patch = Annotated[
     dict[str, Any], Body(examples=[{"spec": {"batch": {"max_events": 1000, "max_ms": 500}}}])
 ]
@@ -80,6 +54,7 @@ def _add_reads(router: APIRouter, context: ApiContext) -> None:
         status: Annotated[str | None, Query()] = None,
         tenant: Annotated[str | None, Query()] = None,
         dag_id: Annotated[str | None, Query(description="an Airflow DAG that supervises")] = None,
+        ops: Annotated[bool, Query(description="with `ops`, but for checkpoints")] = False,  # noqa: FBT002
         caller: Caller = may_read,
     ) -> list[dict[str, Any]]:
         """Return every pipeline that fits all that is asked for."""
@@ -88,8 +63,9 @@ def _add_reads(router: APIRouter, context: ApiContext) -> None:
                 (present, _text(store, present.name))
                 for present in visible(statuses(store, context.backend), caller)
             ]
+            counted = {present.name: _ops(store, present) for present, _ in found} if ops else {}
         return [
-            _info(present, text, caller)
+            _info(present, text, caller) | ({"ops": counted[present.name]} if ops else {})
             for present, text in found
             if status in (None, present.status)
             and tenant in (None, present.tenant)
@@ -107,14 +83,13 @@ def _add_reads(router: APIRouter, context: ApiContext) -> None:
 def _add_changes(router: APIRouter, context: ApiContext) -> None:
     may_change = context.requires("admin")
 
-    @router.post("")
-    def create_pipeline(document: Document, caller: Caller = may_change) -> dict[str, Any]:
+    @router.post("", openapi_extra=documents.BODY)
+    def create_pipeline(text: DocumentText, caller: Caller = may_change) -> dict[str, Any]:
         """Keep a document, and start its pipeline; 409 if there is another of its name.
 
         The same document again is the same request while nothing has started it.
         """
         starter = context.require_starter(_FROM_DAGS)
-        text = documents.text_of(document)
         name = load(text, expand=False).metadata.name
         with context.changing(name), context.open_store() as store:
             is_new = Control(store, name).read() is None
@@ -231,12 +206,21 @@ def _is_supervised_by(present: PipelineStatus, dag_id: str) -> bool:
 def _shown(store: Store, name: str, context: ApiContext, caller: Caller) -> dict[str, Any]:
     require_pipeline(store, name)
     present = status(store, name, context.backend)
-    checkpoints = pipelines.checkpoints(store, name)
-    ops = {**present.as_dict(), "handle": None, "checkpoints": checkpoints}
-    ops["lag_seconds"] = None if present.lag_ms is None else present.lag_ms / 1000
-    ops["dlq_entries"] = present.dlq.entries or 0
+    ops = {**_ops(store, present), "checkpoints": pipelines.checkpoints(store, name)}
     rights = caller.rights(present.owner)
     return {**_info(present, _text(store, name), caller), "rights": rights, "ops": ops}
+
+
+def _ops(store: Store, present: PipelineStatus) -> dict[str, Any]:
+    copying = present.status in {"snapshotting", "starting"}
+    return {
+        **present.as_dict(),
+        "handle": None,
+        "lag_seconds": None if present.lag_ms is None else present.lag_ms / 1000,
+        "dlq_entries": present.dlq.entries or 0,
+        "advice": advice(present.status, present.error_class, present.owner),
+        "snapshot": snapshots.progress(store, present.name) if copying else None,
+    }
 
 
 def _info(present: PipelineStatus, text: str, caller: Caller) -> dict[str, Any]:

@@ -52,7 +52,9 @@ def serve(  # noqa: PLR0917 - a command's options
     local: Annotated[
         bool, typer.Option("--local", help="Run drivers without Spark, one process each.")
     ] = False,
-    api_addr: Annotated[str, typer.Option(help="Serve the REST API here.")] = "127.0.0.1:8080",
+    api_addr: Annotated[
+        str, typer.Option(help="Serve the page and the REST API here.")
+    ] = "127.0.0.1:8080",
     metrics_addr: Annotated[
         str, typer.Option(help="Serve /metrics here as well, for the same tokens; `off` for none.")
     ] = "off",
@@ -62,11 +64,11 @@ def serve(  # noqa: PLR0917 - a command's options
         typer.Option("--no-auth", help="Ask for no token; only on an address of this machine."),
     ] = False,
 ) -> None:
-    """Run any number of pipelines, and steer them over REST.
+    """Run any number of pipelines, and steer them by a page or over REST.
 
     Starts every document of the folder that nobody stopped, and what ran here before. Ctrl-C ends
     the drivers in order, and the next `serve` on the same store goes on with them; a driver whose
-    `serve` was killed works on, and is adopted. See docs/rest.md.
+    `serve` was killed works on, and is adopted. See docs/page.md and docs/rest.md.
     """
     log_as(log_format)
     if not local:
@@ -89,7 +91,10 @@ def serve(  # noqa: PLR0917 - a command's options
         _start_all(fleet, state, store, texts, documents)
         context = ApiContext(partial(opened, store), backend, fleet, authority)
         with _served(context, api_addr, metrics_addr) as url:
-            err.print(f"the REST API is at {url}; Ctrl-C ends it and the drivers", highlight=False)
+            err.print(
+                f"the page and the REST API are at {url}; Ctrl-C ends the server and the drivers",
+                highlight=False,
+            )
             stopping.wait()
             err.print("ending the drivers: they deliver what is in flight …")
         for name in fleet.close(_DRAIN_S):

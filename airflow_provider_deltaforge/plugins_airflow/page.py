@@ -16,7 +16,7 @@ _STATIC = "deltaforge/static"
 _LOOKS = {
     "name": "DeltaForge",
     "icon": f"{_STATIC}/icon.svg",
-    "bundle_url": f"{_STATIC}/page.js",
+    "bundle_url": f"{_STATIC}/airflow.js",
 }
 
 
@@ -35,9 +35,16 @@ class LazyApplication:
 
 
 def _application() -> Any:
-    from airflow_provider_deltaforge.plugins_airflow.application import create_app
+    """Return the page's files, which anybody may read, and the REST API, which asks who it is."""
+    from fastapi import FastAPI
 
-    return create_app()
+    from airflow_provider_deltaforge.api.page import PageFiles
+    from airflow_provider_deltaforge.plugins_airflow.rest import create_rest_app
+
+    app = FastAPI(title="DeltaForge", docs_url=None, redoc_url=None, openapi_url=None)
+    app.mount("/static", PageFiles())
+    app.mount("/api", create_rest_app())
+    return app
 
 
 def _react_apps() -> list[dict[str, str]]:

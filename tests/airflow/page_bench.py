@@ -2,15 +2,14 @@
 
 import json
 import logging
-from pathlib import Path
 
 import pytest
 
+from airflow_provider_deltaforge.api.page import FILES
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.plugins_airflow import page
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.requests import (
     SnapshotRequest,
@@ -21,11 +20,10 @@ from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord
 from tests.control.bench import DOCUMENT, job_of
 from tests.waiting import wait_until
 
-STATIC = Path(page.__file__).with_name("static")
+STATIC = FILES
 OWNER = "airflow:shop/stream/manual__2026-11-21T20:00:00+00:00/-1#2@0123abcd"
 SECRET = "pl4nted-s3cret"
 JSON = {"Content-Type": "application/json"}
-READ = ("/pipelines", "/pipelines/orders", "/pipelines/orders/log", "/pipelines/orders/document")
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +51,25 @@ def client():
 
 
 @pytest.fixture
-def ask(client):
-    """Ask as a user of a role; ``role=None`` is nobody."""
+def token(client):
+    """Returns a token of Airflow for a user of a role."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    def token(role):
+        return get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=role, role=role))
+
+    return token
+
+
+@pytest.fixture
+def ask(client, token):
+    """Ask as a user of a role; ``role=None`` is nobody."""
 
     def asked(path, role="admin", method="GET", **options):
         headers = options.pop("headers", {})
         if role is not None:
-            user = SimpleAuthManagerUser(username=role, role=role)
-            headers["Authorization"] = f"Bearer {get_auth_manager().generate_jwt(user)}"
+            headers["Authorization"] = f"Bearer {token(role)}"
         return client.request(method, f"/deltaforge{path}", headers=headers, **options)
 
     return asked

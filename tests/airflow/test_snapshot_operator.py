@@ -19,7 +19,6 @@ from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks import deltaforge
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
-from airflow_provider_deltaforge.plugins_airflow.answers import details
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
@@ -299,10 +298,12 @@ def test_copies_leave_the_counts_of_others_in_the_mirror(document, store, real, 
     mirror = published["deltaforge_orders"]
     assert mirror["snapshot"] == first
     assert list(mirror["copies"]) == [f"airflow:d/t/again-{number}/-1" for number in range(2)]
-    page = details(store, "orders", real)
-    assert page["snapshot"]["ticket"] is None
-    assert page["copy"]["ticket"] is not None
-    assert (page["snapshot"]["rows"], page["copy"]["finished"]) == (first["rows"], True)
+    own = snapshots.progress(store, "orders")
+    assert (own["ticket"], own["rows"]) == (None, first["rows"])
+    requests = snapshots.requests(store, "orders")
+    assert [(request.state, request.ticket is None) for request in requests] == [
+        ("done", False)
+    ] * 2
 
 
 def test_pipelines_of_one_name_have_mirrors_of_their_own():

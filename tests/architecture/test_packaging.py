@@ -51,11 +51,11 @@ def test_the_wheel_holds_the_example_dags_and_their_documents(wheel):
     assert "airflow_provider_deltaforge/example_dags/pipelines/orders.yaml" in held
 
 
-def test_the_wheel_holds_every_file_of_the_page_in_airflows_ui(wheel):
-    static = CHECKOUT / "airflow_provider_deltaforge" / "plugins_airflow" / "static"
-    files = {str(path.relative_to(CHECKOUT)) for path in static.iterdir()}
+def test_the_wheel_holds_every_file_of_the_page(wheel):
+    folder = CHECKOUT / "airflow_provider_deltaforge" / "page"
+    files = {str(path.relative_to(CHECKOUT)) for path in folder.rglob("*.*")}
 
-    assert {path.suffix for path in static.iterdir()} == {".js", ".svg"}
+    assert "airflow_provider_deltaforge/page/vendor/react.production.min.js" in files
     assert files - set(wheel.namelist()) == set()
 
 

@@ -3,7 +3,7 @@
 A new number is a field here and what raises it, mostly in ``engine.base.lane_stats``. Records are
 copied whole, into ``status --json`` and ``/readyz``, too, unless ``control.status`` names it in
 ``_NOT_SHOWN``. It is shown where a line chooses it: ``control.metrics`` (``/metrics``),
-``plugins_airflow.answers`` and ``static/details.js`` (the page), ``cli.views`` (``status``).
+``page/overview.js`` (the page), ``cli.views`` (``status``).
 """
 
 from bisect import bisect_left

@@ -1,0 +1,56 @@
+// A new pipeline from a pasted document.
+
+import { h, Fragment, useState } from "./react.js";
+import { Alert, Button, Dialog, Textarea } from "./kit.js";
+import { useChange } from "./client.js";
+import { Field, Refusal, Stack } from "./parts.js";
+
+const EXAMPLE = `apiVersion: deltaforge/v1
+kind: Pipeline
+metadata:
+  name: orders
+  tenant: acme
+spec:
+  source:
+    type: mysql
+    config:
+      id: shop
+      dsn: mysql://cdc:\${MYSQL_PASSWORD}@db:3306/shop
+      tables: [shop.orders]
+  sinks:
+    - type: kafka
+      config: {id: kafka, brokers: kafka:9092, topic: orders}
+`;
+
+const YAML = "application/yaml";
+
+export const Create = ({ close, open }) => {
+  const [text, setText] = useState("");
+  const [verdict, setVerdict] = useState(null);
+  const [made, setMade] = useState(null);
+  const [run, busy, error] = useChange();
+  const write = (value) => {
+    setText(value);
+    setVerdict(null);
+  };
+  const check = () => run(async (client) => setVerdict(await client.sendText("validate", text, YAML)), "check");
+  const make = () => run(async (client) => {
+    const found = await client.sendText("pipelines", text, YAML);
+    if (found.warnings.length) setMade(found);
+    else open(found.name);
+  }, "make");
+  if (made) {
+    return h(Dialog, { close: () => open(made.name), footer: h(Button, { kind: "solid", onClick: () => open(made.name) }, "Go to it"), title: `${made.name} was created` },
+      made.warnings.map((warning) => h(Alert, { key: warning, tone: "warning" }, warning)));
+  }
+  return h(Dialog, { close, title: "New pipeline",
+    footer: h(Fragment, null, h(Button, { onClick: close }, "Cancel"),
+      h(Button, { busy: busy === "check", disabled: !text.trim() || busy !== null, onClick: check }, "Check"),
+      h(Button, { busy: busy === "make", disabled: !text.trim() || busy !== null, kind: "solid", onClick: make }, "Create and start")) },
+  h(Stack, null,
+    h(Field, { hint: "YAML or JSON. Write secrets as ${NAME}: the environment of the server has them.", label: "Document" },
+      h(Textarea, { onChange: ({ target }) => write(target.value), placeholder: EXAMPLE, rows: 18, spellCheck: false, value: text })),
+    verdict && h(Alert, { title: "The document is right", tone: "success" },
+      `Pipeline ${verdict.pipeline}: ${verdict.source_type} to ${verdict.sink_count} sink${verdict.sink_count === 1 ? "" : "s"}.`),
+    h(Refusal, { error })));
+};

@@ -1,0 +1,35 @@
+// The end of the driver's log, and the document.
+
+import { h, useEffect, useRef } from "./react.js";
+import { pipelinePath, useAnswer } from "./client.js";
+import { Answered, Command, Muted } from "./parts.js";
+
+const EVERY_MS = 3000;
+const LINES = 300;
+
+const colour = (line) => {
+  if (/\b(ERROR|CRITICAL|FATAL|Traceback|Exception in)\b|"level": ?"(error|critical)"/i.test(line)) return "df-bad";
+  return /\bWARN(ING)?\b|"level": ?"warning"/i.test(line) ? "df-doubtful" : undefined;
+};
+
+const Lines = ({ lines }) => {
+  const box = useRef(null);
+  const atEnd = useRef(true);
+  useEffect(() => {
+    if (atEnd.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [lines]);
+  const note = ({ currentTarget: pre }) => {
+    atEnd.current = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 24;
+  };
+  return h("pre", { "aria-label": "The end of the driver's log", className: "df-pre df-log", onScroll: note, ref: box, role: "log", tabIndex: 0 },
+    lines.map((line, index) => h("span", { className: colour(line), key: index }, line || " ")));
+};
+
+export const Log = ({ pipeline: { name } }) =>
+  h(Answered, { answer: useAnswer(pipelinePath(name, "log"), { lines: LINES }, EVERY_MS) },
+    ({ lines, missing }) => (missing ? h(Muted, null, missing) : h(Lines, { lines })));
+
+export const Document = ({ pipeline: { spec } }) =>
+  spec && Object.keys(spec).length
+    ? h(Command, { label: "The document" }, JSON.stringify(spec, null, 2))
+    : h(Muted, null, "You may not read this document, or none is kept.");
