@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.api.access import Caller
 from airflow_provider_deltaforge.api.context import ASK_THE_SOURCE, ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.documents import DocumentText
 from airflow_provider_deltaforge.api.errors import ApiError, answering
-from airflow_provider_deltaforge.control import pipelines, sinks
+from airflow_provider_deltaforge.control import driver_log, pipelines, sinks
 from airflow_provider_deltaforge.control.preflight import preflight
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
@@ -98,12 +98,12 @@ def _add_checks(router: APIRouter, context: ApiContext) -> None:
 
     @router.get("/pipelines/{name}/log", tags=["pipelines"], dependencies=[may_read_log])
     def get_log(
-        name: str, lines: Annotated[int, Query(ge=1, le=pipelines.LOG_LINES_MAX)] = 200
+        name: str, lines: Annotated[int, Query(ge=1, le=driver_log.LINES_MAX)] = 200
     ) -> dict[str, Any]:
         """Return the end of the driver's log, or in words why it cannot be read here."""
         with context.open_store() as store:
             require_pipeline(store, name)
-            return pipelines.log_tail(store, name, context.backend, lines)
+            return driver_log.log_tail(store, name, context.backend, lines)
 
     @router.post("/pipelines/{name}/preflight", tags=["pipelines"], dependencies=[may_operate])
     def run_preflight(name: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from airflow_provider_deltaforge.control.driver_log import keep_last_lines
 from airflow_provider_deltaforge.control.launch import Backend, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.control.starting import restart
@@ -70,6 +71,7 @@ def attend(
 
 def settle(task: Attendance, exit_code: int | None) -> RestartDecision:
     """Decide about a driver that ended with ``exit_code``, from the record and its last words."""
+    keep_last_lines(task.store, task.job.pipeline, task.backend)
     control = existing(task.store, task.job.pipeline)
     record, progress = control.read(), control.progress()
     if task.finite and exit_code == DRAINED:

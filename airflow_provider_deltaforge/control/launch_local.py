@@ -19,7 +19,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from airflow_provider_deltaforge.control import spark_submit
 from airflow_provider_deltaforge.control.launch import Handle, JobState, JobStatus, LaunchSpec
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import distress, moments
+from airflow_provider_deltaforge.telemetry.log_file import last_lines
 
 # The shell outlives a SIGTERM to its session (a trapped signal is reset in the child, an ignored
 # one would be inherited by the JVM), so that the exit code is always written down.
@@ -50,7 +50,6 @@ _HANDLE_WAIT_S = 5.0
 _POLL_S = 0.1
 _TAKE_ATTEMPTS = 10
 _TAKE_WAIT_S = 0.03
-_TAIL_BYTES = 1 << 20
 
 
 def command_without_spark(job: LaunchSpec) -> list[str]:
@@ -155,15 +154,8 @@ class LocalBackend:
 
     def logs_tail(self, handle: Handle, line_count: int = 40) -> str:
         """Return the end of ``driver.log``; of its last mebibyte, however long it grew."""
-        try:
-            with (Path(handle["directory"]) / "driver.log").open("rb") as log:
-                begin = max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES)
-                log.seek(begin)
-                if begin:
-                    log.readline()  # Most likely the end of a line.
-                return b"".join(deque(log, maxlen=line_count)).decode(errors="replace")
-        except FileNotFoundError:
-            return ""
+        lines = last_lines(Path(handle["directory"]) / "driver.log", line_count)
+        return "".join(f"{line}\n" for line in lines)
 
     def links(self, handle: Handle) -> Mapping[str, str]:
         """Return where the driver's log lies."""

@@ -6,7 +6,6 @@ The record says what is wanted; what *is* comes from the driver's own progress a
 
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +19,7 @@ from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Store
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, begins_anew
 from airflow_provider_deltaforge.storage.records.control import ALIVE_S, Control, ControlRecord
-from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-LOG_LINES_MAX = 2000
 STOP_GRACE_S = 30.0
 _POLL_S = 0.2
 _OF_POSITIONS = (
@@ -200,25 +197,6 @@ def checkpoints(store: Store, name: str) -> list[dict[str, Any]]:
         }
         for sink, checkpoint in sorted(found.items())
     ]
-
-
-def log_tail(store: Store, name: str, backend: Backend, lines: int) -> dict[str, Any]:
-    """Return the end of the driver's log, or in words why it cannot be read here.
-
-    Raises:
-        SpecError: there is no such pipeline.
-    """
-    record = existing(store, name).read()
-    handle = record.handle if record is not None else None
-    if handle is None:
-        return {"lines": [], "missing": "No driver was started yet, or it runs without a log."}
-    host = handle.get("host")
-    if host is not None and host != socket.gethostname():
-        place = f"The driver runs on {host}; its log lies there, in {handle.get('directory')}."
-        return {"lines": [], "missing": place}
-    text = redacted(backend.logs_tail(handle, min(lines, LOG_LINES_MAX)))
-    missing = None if text else "The driver's log is empty or was removed."
-    return {"lines": text.splitlines(), "missing": missing}
 
 
 def delete(store: Store, name: str, backend: Backend, grace_s: float = STOP_GRACE_S) -> None:

@@ -34,6 +34,9 @@ HISTORY = "history"
 JOURNAL = "journal"
 """Queues: dead letters, under ``PIPELINE:dlq``. Key-value map: replays of them."""
 
+LOGS = "logs"
+"""Key-value map: the end of what drivers logged, under ``PIPELINE/driver``, ``PIPELINE/lane``."""
+
 PROGRESS = "progress"
 """Key-value map: what a driver says about itself."""
 
@@ -56,7 +59,7 @@ WRITERS = "writers"
 """Key-value map: writers of sinks that have begun and not said that they are closed."""
 
 OF_PIPELINES = (
-    *(CHECKPOINTS, CURSORS, DATA_DRIFT, GAPS, HISTORY, JOURNAL, SENSING, SNAPSHOTS, TABLES),
+    *(CHECKPOINTS, CURSORS, DATA_DRIFT, GAPS, HISTORY, JOURNAL, LOGS, SENSING, SNAPSHOTS, TABLES),
 )
 """Where the keys of the key-value map begin with a pipeline's name."""
 

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, TextIO
@@ -31,6 +32,7 @@ _OTHERS = {"message", "asctime", "taskName", "color_message"}
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | _OTHERS
 _REPEAT_S = 60.0
 _LINES_MAX = 1000
+_RECENT_MAX = 300
 _QUIET = ("py4j",)
 _NUMBERS = {
     "debug": logging.DEBUG,
@@ -58,7 +60,7 @@ def configure(
     if form not in FORMATS:
         raise SpecError(f"{FORMAT}: write {' or '.join(FORMATS)}, not {form!r}")
     levels = levels_of(os.environ.get(LEVELS) or level)
-    handler = logging.StreamHandler(stream) if stream is not None else _StandardError()
+    handler = _Printed(stream) if stream is not None else _StandardError()
     handler.setFormatter(_Json(fields) if form == "json" else _Text(fields))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(handlers=[handler], force=True, level=levels.pop(""))
@@ -88,7 +90,36 @@ def levels_of(text: str) -> dict[str, int]:
     return levels
 
 
-class _StandardError(logging.StreamHandler[TextIO]):
+class RecentLines:
+    """The last lines that this process logged, as they were printed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Of lines, ever."""
+        self._lines: deque[str] = deque(maxlen=_RECENT_MAX)
+
+    def add(self, text: str) -> str:
+        """Remember a text of one or more lines, and return it."""
+        for line in text.splitlines():
+            self._lines.append(line)
+            self.count += 1
+        return text
+
+    def lines(self) -> list[str]:
+        """Return them, oldest first."""
+        return list(self._lines.copy())
+
+
+RECENT = RecentLines()
+
+
+class _Printed(logging.StreamHandler[TextIO]):
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and remember it."""
+        return RECENT.add(super().format(record))
+
+
+class _StandardError(_Printed):
     """Writes to what is standard error at that moment."""
 
     def __init__(self) -> None:

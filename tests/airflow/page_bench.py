@@ -67,7 +67,7 @@ def ask(client, token):
     """Ask as a user of a role; ``role=None`` is nobody."""
 
     def asked(path, role="admin", method="GET", **options):
-        headers = options.pop("headers", {})
+        headers = {**options.pop("headers", {})}
         if role is not None:
             headers["Authorization"] = f"Bearer {token(role)}"
         return client.request(method, f"/deltaforge{path}", headers=headers, **options)

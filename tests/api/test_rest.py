@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from airflow_provider_deltaforge.control import pipelines, tokens
+from airflow_provider_deltaforge.storage.contract import Fence
 from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.driver_logs import DriverLogs, LogTail
 from tests.api.conftest import DOCUMENT
 from tests.waiting import wait_until
 
@@ -207,13 +209,17 @@ def test_a_driver_shows_the_end_of_its_log(rest, orders):
     assert "fake driver started" in rest.get(f"{orders}/log").json()["lines"][0]
 
 
-def test_a_log_on_another_machine_is_named(rest, orders, server):
+def test_a_log_of_another_machine_is_what_its_driver_shipped(rest, orders, server):
     control = Control(server.store, "orders")
     handle = control.read().handle
     control.update(lambda old: old.model_copy(update={"handle": {**handle, "host": "far"}}))
-    answer = rest.get(f"{orders}/log").json()
+    assert rest.get(f"{orders}/log").json()["missing"].startswith("No driver")
+    tail = LogTail(driver="it", generation=1, host="far", at_ms=7, lines=["one", "two"])
+    logs = DriverLogs(server.store, "orders")
+    server.store.transact([logs.put("driver", tail)], Fence("epochs", "orders", control.epoch()))
+    answer = rest.get(f"{orders}/log", params={"lines": 1}).json()
     control.update(lambda old: old.model_copy(update={"handle": handle}))
-    assert (answer["lines"], "runs on far" in answer["missing"]) == ([], True)
+    assert answer == {"lines": ["two"], "host": "far", "at_ms": 7, "missing": None}
 
 
 def test_one_that_is_about_to_stop_is_started_again(rest, orders, server):

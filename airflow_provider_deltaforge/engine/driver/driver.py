@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
+from airflow_provider_deltaforge.engine.base.log_shipper import LogOrigin, shipped_log
 from airflow_provider_deltaforge.engine.base.outcome import EXIT_RETRYABLE, Outcome, logged
 from airflow_provider_deltaforge.engine.base.restarts import (
     Restarts,
@@ -80,6 +81,17 @@ def drive_snapshot(assignment: DriverArguments, runner: Runner, *, own: bool = T
 def _driven(assignment: DriverArguments, work: Callable[[TaskContext], Outcome]) -> Outcome:
     """Become the pipeline's driver and work; an error becomes an outcome."""
     driver = uuid.uuid4().hex
+    origin = LogOrigin(assignment.location, assignment.pipeline, driver, assignment.generation)
+    with shipped_log(origin):
+        outcome = _worked(assignment, driver, work)
+        if outcome.why == "failed":
+            _say_failed(assignment, driver, outcome)
+    return outcome
+
+
+def _worked(
+    assignment: DriverArguments, driver: str, work: Callable[[TaskContext], Outcome]
+) -> Outcome:
     try:
         context = _take_over(assignment, driver)
         try:
@@ -91,8 +103,6 @@ def _driven(assignment: DriverArguments, work: Callable[[TaskContext], Outcome])
             context.store.close()
     except Exception as error:  # noqa: BLE001 - a driver's end is data, for its exit code
         outcome = logged(error)
-    if outcome.why == "failed":
-        _say_failed(assignment, driver, outcome)
     return outcome
 
 

@@ -9,11 +9,17 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from airflow_provider_deltaforge.engine.base.log_shipper import (
+    LogOrigin,
+    driver_log,
+    shipped_log,
+)
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
@@ -102,11 +108,19 @@ def run_lane(job: DriverAssignment, window_s: float) -> Outcome:
     metadata = context.pipeline.metadata
     try:
         logs.configure({"pipeline": metadata.name, "tenant": metadata.tenant})
-        return Lane(context, window_s).run()
+        with _shipped_log(job, metadata.name):
+            return Lane(context, window_s).run()
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
         return Outcome.of(error)
     finally:
         context.store.close()
+
+
+def _shipped_log(job: DriverAssignment, pipeline: str) -> AbstractContextManager[None]:
+    """Ship what the lane logs, unless it prints to the driver's log, as in ``local[*]``."""
+    if driver_log() is not None:
+        return nullcontext()
+    return shipped_log(LogOrigin(job.location, pipeline, job.driver, job.generation, "lane"))
 
 
 def on_executor(job: DriverAssignment, outcome: Outcome) -> Outcome:
