@@ -17,9 +17,12 @@ from airflow_provider_deltaforge.api import (
 )
 from airflow_provider_deltaforge.api.context import ApiContext, visible
 from airflow_provider_deltaforge.api.errors import ApiError
-from airflow_provider_deltaforge.control.status import statuses
+from airflow_provider_deltaforge.api.request_counts import CountingRequests
+from airflow_provider_deltaforge.control.metrics import Observed, observe
+from airflow_provider_deltaforge.control.status import PipelineStatus, statuses
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.spec.yaml_text import BYTES_MAX
+from airflow_provider_deltaforge.storage.contract import Store
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -63,6 +66,7 @@ def create_app(context: ApiContext, dependencies: Sequence[Any] = ()) -> Any:
         page.mount(app)
     errors.install(app)
     app.add_middleware(RequestLimits, bytes_max=BYTES_MAX)
+    app.add_middleware(CountingRequests, counts=context.request_counts)
     return app
 
 
@@ -77,11 +81,18 @@ def create_metrics_app(context: ApiContext) -> Any:
 
 
 def _health(context: ApiContext) -> Any:
-    def look(request: Any) -> Any:
-        with context.open_store() as store:
-            found = statuses(store, context.backend)
+    def seen(store: Store, request: Any) -> list[PipelineStatus]:
+        found = statuses(store, context.backend)
         caller = getattr(request.state, "caller", None)  # None of a public probe.
         return found if caller is None else visible(found, caller)
+
+    def look(request: Any) -> list[PipelineStatus]:
+        with context.open_store() as store:
+            return seen(store, request)
+
+    def observed(request: Any) -> list[Observed]:
+        with context.open_store() as store:
+            return observe(store, seen(store, request))
 
     def require(request: Any) -> object:
         return context.authority(request, "read")
@@ -93,7 +104,8 @@ def _health(context: ApiContext) -> Any:
             return False
         return True
 
-    return health.routes(look, alone=False, sees=sees, require=require)
+    more = context.request_counts.exposition
+    return health.routes(look, observed, alone=False, sees=sees, require=require, more=more)
 
 
 class RequestLimits:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from airflow_provider_deltaforge.api.access import Authority, Caller, Right
 from airflow_provider_deltaforge.api.errors import ApiError, answering
+from airflow_provider_deltaforge.api.request_counts import RequestCounts
 from airflow_provider_deltaforge.api.threads import RequestThreads
 from airflow_provider_deltaforge.control.launch import Backend
 from airflow_provider_deltaforge.control.pipelines import existing
@@ -51,6 +52,7 @@ class ApiContext:
         authority: tells who may.
         threads: in which requests are answered.
         public_health: probes need no right; without one they see no names.
+        request_counts: how often each route is asked.
         changing: keeps two requests of this server from changing one pipeline at once.
     """
 
@@ -60,6 +62,7 @@ class ApiContext:
     authority: Authority
     threads: RequestThreads = field(default_factory=RequestThreads)
     public_health: bool = True
+    request_counts: RequestCounts = field(default_factory=RequestCounts)
     changing: NameLocks = field(default_factory=NameLocks)
 
     def requires(self, right: Right) -> Any:

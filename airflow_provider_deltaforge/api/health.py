@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from airflow_provider_deltaforge.control.metrics import families
+from airflow_provider_deltaforge.control.metrics import Observed, families
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -11,24 +11,30 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 Look = Callable[[Any], Sequence[PipelineStatus]]
 """Returns the pipelines that this process answers for, as far as a request may see them."""
 
+Observe = Callable[[Any], Sequence[Observed]]
+"""Returns the same pipelines with what their drivers measure."""
+
 _UNHEALTHY = frozenset({"failed", "lost"})
 
 
-def create_app(look: Look, *, alone: bool = True) -> Any:
+def create_app(observe: Observe, *, alone: bool = True) -> Any:
     """Return a FastAPI application of these routes alone; see ``routes``."""
     from fastapi import FastAPI
 
     app = FastAPI(title="DeltaForge", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(routes(look, alone=alone))
+    look = lambda request: [observed.status for observed in observe(request)]  # noqa: E731
+    app.include_router(routes(look, observe, alone=alone))
     return app
 
 
 def routes(
     look: Look,
+    observe: Observe,
     *,
     alone: bool = True,
     sees: Callable[[Any], bool] = lambda _: True,
     require: Callable[[Any], object] = lambda _: None,
+    more: Callable[[], bytes] = bytes,
 ) -> Any:
     """Return the router of health and metrics.
 
@@ -38,9 +44,11 @@ def routes(
 
     Args:
         look: returns the pipelines to answer for.
+        observe: returns them for metrics.
         alone: this process is of no use once its pipeline has failed, and may be started anew.
         sees: whether the sender of a request may see more than how all is.
         require: refuses a request for metrics with an exception.
+        more: returns metrics of this process, as Prometheus text.
     """
     from fastapi import APIRouter, Request
     from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -77,24 +85,24 @@ def routes(
     @router.get("/metrics")
     def metrics(request: Request) -> Response:
         require(request)
-        answer: Response = _exposition(look, request)
+        answer: Response = _exposition(observe, request, more)
         return answer
 
     return router
 
 
-def _exposition(look: Look, request: Any) -> Any:
+def _exposition(observe: Observe, request: Any, more: Callable[[], bytes]) -> Any:
     from fastapi.responses import PlainTextResponse, Response
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
     try:
-        found = look(request)
+        found = observe(request)
     except DeltaForgeError as error:  # A failed scrape is no scrape of nothing.
         return PlainTextResponse(f"state store: {redacted(str(error))}", 503)
     registry = CollectorRegistry()
     registry.register(_Collector(found))
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(registry) + more(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _unhealthy(look: Look, request: Any) -> tuple[int, list[str]]:
@@ -107,7 +115,7 @@ def _unhealthy(look: Look, request: Any) -> tuple[int, list[str]]:
 
 
 class _Collector:
-    def __init__(self, found: Sequence[PipelineStatus]) -> None:
+    def __init__(self, found: Sequence[Observed]) -> None:
         self._found = found
 
     def collect(self) -> Iterator[Any]:

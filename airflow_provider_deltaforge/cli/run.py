@@ -43,6 +43,7 @@ from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend, settle
 from airflow_provider_deltaforge.control.launch import Handle, LaunchSpec
 from airflow_provider_deltaforge.control.launch_local import LocalBackend, command_without_spark
+from airflow_provider_deltaforge.control.metrics import Observed, observe
 from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import DRAINED, RestartDecision
@@ -113,7 +114,7 @@ def run(
     backend = backend_of(dsn)
     with opened(dsn, create=True) as state, stop_signals() as stopping:
         name = pipelines.apply(state, text).name
-        with _health(lambda: [status(state, name, backend)], api_addr):
+        with _health(lambda: [_observed(state, name, backend)], api_addr):
             if standby and not _wait_for_turn(state, name, backend, stopping):
                 return
             if local:
@@ -135,7 +136,7 @@ def _run_folder(files: Sequence[Path], settings: _Settings, api_addr: str) -> in
     """Run each document's driver until all have ended; return the exit code."""
     if not files:
         raise SpecError("there is no document in this folder: *.yaml, or *.yml")
-    looks: list[Callable[[], PipelineStatus]] = []
+    looks: list[Callable[[], Observed]] = []
     codes: list[int] = []
     with stop_signals() as stopping:
         threads = []
@@ -175,7 +176,7 @@ def _run_document(
     file: Path,
     text: str,
     settings: _Settings,
-    looks: list[Callable[[], PipelineStatus]],
+    looks: list[Callable[[], Observed]],
     stopping: threading.Event,
 ) -> int:
     """Run one document of a folder until its driver has ended; return its exit code."""
@@ -188,7 +189,7 @@ def _run_document(
             backend = replace(backend, compose=command_without_spark)
         with opened(dsn, create=True) as state:
             name = pipelines.apply(state, text).name
-            looks.append(partial(status, state, name, backend))
+            looks.append(partial(_observed, state, name, backend))
             if settings.standby and not _wait_for_turn(state, name, backend, stopping):
                 return OK
             job = LaunchSpec(name, 0, stream_script(local=settings.local), dsn, settings.master)
@@ -397,11 +398,15 @@ def _reporter() -> Callable[[PipelineStatus], None]:
 
 
 def _health(
-    look: Callable[[], list[PipelineStatus]], api_addr: str, *, alone: bool = True
+    observed: Callable[[], list[Observed]], api_addr: str, *, alone: bool = True
 ) -> AbstractContextManager[object]:
     if api_addr == "off":
         return nullcontext()
-    return serving(create_app(lambda _: look(), alone=alone), api_addr)
+    return serving(create_app(lambda _: observed(), alone=alone), api_addr)
+
+
+def _observed(state: Store, name: str, backend: LocalBackend) -> Observed:
+    return observe(state, [status(state, name, backend)])[0]
 
 
 def _retry(call: Callable[[], Result], stopping: threading.Event) -> Result:

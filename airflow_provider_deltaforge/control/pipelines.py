@@ -283,7 +283,9 @@ def _want(store: Store, name: str, desired: str) -> ControlRecord:
     def change(record: ControlRecord) -> ControlRecord:
         if record.desired == "stopped":
             raise SpecError(f"pipeline {name!r} is stopped; start it with `deltaforge run`")
-        return changed(record, desired=desired)
+        counter = "pauses" if desired == "paused" else "resumes"
+        more = {counter: getattr(record, counter) + 1} if record.desired != desired else {}
+        return changed(record, desired=desired, **more)
 
     return existing(store, name).update(change)
 

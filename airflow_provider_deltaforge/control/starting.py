@@ -138,7 +138,8 @@ def count_restart(store: Store, name: str, generation: int, owner: str) -> None:
         _same_supervision(record, generation, owner)
         if record.desired == "stopped":
             return record
-        return changed(record, restarts=[*record.restarts, moment][-_RESTARTS_KEPT:])
+        kept = [*record.restarts, moment][-_RESTARTS_KEPT:]
+        return changed(record, restarts=kept, restarts_total=record.restarts_total + 1)
 
     existing(store, name).update(count)
 

@@ -50,6 +50,7 @@ ENDED = frozenset({"stopped", "failed", "lost"})
 _NOT_SHOWN = {
     *("batches", "transaction_splits", "source_reconnects", "last_commit_ms", "latency"),
     *("checkpoints", "batch_events", "batch_bytes", "data_drift"),
+    *("restarts_total", "pauses", "resumes", "heartbeat_at_ms", "host", "owner"),
 }
 """What lanes count for each other, and metrics and benchmarks read."""
 
@@ -78,6 +79,14 @@ class PipelineStatus(Stats):
     restarts: int = 0
     owner: str | None = None
     """Who supervises it; ``control.supervise.Supervisor`` reads what Airflow's tasks write."""
+    restarts_total: int = 0
+    """Of every generation; ``restarts`` are those of the present one."""
+    pauses: int = 0
+    resumes: int = 0
+    heartbeat_at_ms: int = 0
+    """By the driver's clock."""
+    host: str = ""
+    """The driver's."""
     handle: dict[str, Any] | None = None
     stopped_tables: dict[str, Any] = Field(default_factory=dict)
     """Tables whose rows are passed over, by full name: ``since_ms`` and ``reason``."""
@@ -252,6 +261,7 @@ def judge_status(
             reason=reason,
             since_ms=record.updated_at_ms,
             restarts=len(record.restarts),
+            **_counted(record),
             owner=record.owner,
             handle=record.handle,
         )
@@ -276,6 +286,11 @@ def judge_status(
         owner=record.owner,
         handle=record.handle,
     )
+
+
+def _counted(record: ControlRecord) -> dict[str, int]:
+    """Return what the control record counts."""
+    return {name: getattr(record, name) for name in ("restarts_total", "pauses", "resumes")}
 
 
 def has_spoken(record: ControlRecord, progress: Progress) -> bool:

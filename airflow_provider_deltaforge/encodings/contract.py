@@ -1,8 +1,9 @@
 """What every encoding promises."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -33,6 +34,8 @@ class EncoderRequest:
         shape: what the envelope's messages look like; None if it does not say.
         schemas: finds a table's schema.
         type_system: whose names the types of columns have.
+        counts: what the worker counts, for metrics: ``encoded:PATH`` messages, ``registered``
+            schemas, and messages that failed, ``failed:REASON``.
     """
 
     sink: str
@@ -40,6 +43,7 @@ class EncoderRequest:
     shape: Shape | None
     schemas: Schemas
     type_system: TypeSystem = "mysql"
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 class UnaskedError(RetryableError):

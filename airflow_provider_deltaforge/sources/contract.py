@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.events.schema import TableSchema, TypeSystem
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
+from airflow_provider_deltaforge.storage.records.measurements import LogRetention
 
 Identity = Mapping[str, Any]
 """Which server's log it is, as JSON: ``{"type": "my_sql", "server_uuid": "…"}``."""
@@ -345,6 +346,19 @@ class Source(PluginSettings):
         Tables that are no longer captured are left out.
         """
         return {}
+
+    def log_retention(self, position: Position, commit_ms: int | None) -> LogRetention | None:
+        """Return what the server keeps of its log for us, and for how long; None: it cannot say.
+
+        Args:
+            position: where we stand.
+            commit_ms: when the last change before it was committed, ms since the epoch.
+
+        Raises:
+            RetryableError, AccessError, FatalError: the server was not asked.
+        """
+        del position, commit_ms
+        return None
 
     def earliest(self, positions: Sequence[Position]) -> Position | None:
         """Return the position that lies before all others; None without any."""

@@ -37,6 +37,9 @@ JOURNAL = "journal"
 LOGS = "logs"
 """Key-value map: the end of what drivers logged, under ``PIPELINE/driver``, ``PIPELINE/lane``."""
 
+MEASUREMENTS = "measurements"
+"""Key-value map: what drivers measure, for metrics."""
+
 PROGRESS = "progress"
 """Key-value map: what a driver says about itself."""
 

@@ -1,34 +1,40 @@
 """Metrics: their names, and that what a lane counts arrives in them through the state store."""
 
+import json
+from collections import Counter
+
+import numpy as np
 import pytest
 
-from airflow_provider_deltaforge.control.metrics import families
+from airflow_provider_deltaforge.control import pipelines, starting
+from airflow_provider_deltaforge.control.metrics import Observed, families, observe
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.records.control import Control, Progress, heartbeat
+from airflow_provider_deltaforge.storage.records.measurements import (
+    OTHER_TABLES,
+    TABLES_MAX,
+    LogRetention,
+    MeasuredCounts,
+    Measurements,
+    measurements,
+    put,
+)
 from airflow_provider_deltaforge.storage.records.stats import (
     DeadLetterCounts,
     DeadLetterSeries,
     ProcessorCounts,
     SinkProgress,
     Stats,
+    TableCounts,
 )
-
-NAMES = {
-    *("pipeline_status", "source_lag_seconds", "heartbeat_age_seconds", "pipeline_restarts"),
-    *("build_info", "pipeline_info", "checkpoints", "last_checkpoint_ts", "source_reconnects"),
-    *("tables_stopped", "bytes", "source_events", "snapshot_rows"),
-    *("batch_events", "batch_bytes", "e2e_latency_seconds"),
-    *("sink_events", "sink_bytes", "sink_batch", "sink_retries", "sink_errors"),
-    "sink_last_checkpoint_ts",
-    *("sink_checkpoint_status", "sink_lag_seconds", "sink_standing"),
-    *("processor_events_in", "processor_events_out", "processor_errors", "processor_counts"),
-    *("processor_latency_seconds", "filter_dropped", "outbox_dropped", "outbox_transformed"),
-    *("dlq_entries", "dlq_saturation_ratio", "dlq_events", "dlq_evicted", "dlq_rejected"),
-    *("dlq_expired", "dlq_replayed", "dlq_write_failures"),
-}
+from airflow_provider_deltaforge.telemetry.client_counts import ClientCounts
+from tests.engine.in_process import InProcess
+from tests.engine.running import run_to_the_end
 
 
 def _numbers(kind):
@@ -60,10 +66,6 @@ def shown():
     now = {"status": "running", "since_ms": 1, "epoch": 1, "generation": 1, **heartbeat(None)}
     store.transact([control.put_progress(Progress(**report.fields(), **now))], fence)
     return status(store, "orders")
-
-
-def test_the_metrics_have_the_names_that_are_documented(shown):
-    assert {family.name.removeprefix("deltaforge_") for family in families([shown])} == NAMES
 
 
 def test_every_number_of_a_lane_arrives_in_its_status(shown):
@@ -104,14 +106,187 @@ def test_what_a_status_shows_over_http_has_the_fields_it_always_had(shown):
     assert shown.as_dict()["tables"] == {"shop.orders": {"events": {"u": 7}}}
 
 
-def test_series_name_the_pipeline_its_tenant_and_its_source(shown):
-    series = {
+def series_of(*observed):
+    return {
         (sample.name.removeprefix("deltaforge_"), *sample.labels.values()): sample.value
-        for family in families([shown])
+        for family in families(observed)
         for sample in family.samples
     }
-    assert series["pipeline_info", "orders", "acme"] == 1
-    assert series["source_reconnects_total", "orders", "shop"] == shown.source_reconnects
-    assert series["batch_events_bucket", "orders", "5"] == 0
-    assert series["batch_events_bucket", "orders", "10"] == 1
-    assert series["batch_events_count", "orders"] == 1
+
+
+def test_series_name_the_pipeline_its_tenant_and_its_source(shown):
+    series = series_of(Observed(shown))
+    who = ("orders", "acme")
+    assert series[("pipeline_info", *who)] == 1
+    assert series[("source_reconnects_total", *who, "shop")] == shown.source_reconnects
+    assert series[("source_events_total", *who, "shop", "shop.orders", "u")] == 7
+    assert series[("batch_events_bucket", *who, "5")] == 0
+    assert series[("batch_events_bucket", *who, "10")] == 1
+    assert series[("batch_events_count", *who)] == 1
+    assert series["pipelines_total",] == shown.generation
+
+
+def test_what_nobody_has_measured_is_not_shown(shown):
+    names = {name for name, *_ in series_of(Observed(shown))}
+    for name in ("source_bytes_total", "panics_total", "sink_errors_total", "source_idle_seconds"):
+        assert name not in names
+
+
+def measured_lane():
+    """Return the measurements of a lane in which everything happened once, and its status."""
+    lane = LaneMeasurements()
+    now_ms = 1_700_000_000_000
+    commit_ms = np.array([now_ms - 400, now_ms - 300, now_ms - 20_000])
+    tables = ["shop.orders", "shop.items"]
+    lane.delivered(tables, np.array([0, 0, 1]), commit_ms, now_ms - 100.0, float(now_ms))
+    lane.decoded(4096, 0.002, 3, has_events=True)
+    lane.schemas_missed(1)
+    lane.stage("commit", "timer", 0.004)
+    lane.source_failed(PositionLostError("gone"))
+    lane.ended_by(ValueError("nobody foresaw it"))
+    lane.sink_failed("out", RetryableError("away"))
+    lane.sink_failed("out", RetryableError("away"))
+    lane.sink_reconnected("out")
+    lane.sink_timed_out("out")
+    client = ClientCounts({"txn_commits": 2, "produce_retries": 3}, {"queue_messages": 5})
+    lane.sink_ended("out", 0.03, client)
+    lane.sink_begins("out", 7, 700)
+    lane.encodes_by(lambda: {"out": {"encoded:ddl": 6, "registered": 1}})
+    lane.reads_from(lambda: {"segments": 2, "batches": 1, "bytes": 99})
+    lane.retains(LogRetention(kept_bytes=1, behind_bytes=2, left_bytes=3, left_s=4.5))
+    return lane
+
+
+def test_what_a_lane_measures_arrives_with_its_labels(shown):
+    lane = measured_lane()
+    measured = Measurements(
+        generation=1, version="9", required=["out"], counts=lane.counts(), gauges=lane.gauges()
+    )
+    store = MemoryStore()
+    store.transact([put("orders", measured)])
+    series = series_of(*observe(store, [shown]))
+    who = ("orders", "acme")
+
+    assert series[("e2e_latency_seconds_bucket", *who, "shop.orders", "0.25")] == 0
+    assert series[("e2e_latency_seconds_bucket", *who, "shop.orders", "0.5")] == 2
+    assert series[("e2e_latency_seconds_sum", *who, "shop.orders")] == pytest.approx(0.7)
+    assert series[("e2e_latency_seconds_bucket", *who, "shop.items", "30.0")] == 1
+    assert series[("source_latency_seconds_sum", *who, "shop.orders")] == pytest.approx(0.5)
+    assert series[("source_table_lag_seconds", *who, "shop.orders")] == 0.3
+    assert series[("source_table_lag_seconds", *who, "shop.items")] == 20
+    assert series[("stage_latency_seconds_count", *who, "commit", "timer")] == 1
+    assert series[("source_bytes_total", *who, "shop")] == 4096
+    assert series[("source_schema_cache_hits_total", *who, "shop")] == 2
+    assert series[("source_schema_cache_misses_total", *who, "shop")] == 1
+    assert series[("source_errors_total", *who, "shop", "position_lost")] == 1
+    assert series[("source_errors_total", *who, "shop", "retryable")] == 0
+    assert series[("source_idle_seconds", *who, "shop")] >= 0
+    assert series[("panics_total", *who)] == 1
+    assert series[("sink_errors_total", *who, "out", "retryable")] == 2
+    assert series[("sink_reconnects_total", *who, "out")] == 1
+    assert series[("coordinator_sink_timeout_total", *who, "out")] == 1
+    assert series[("sink_latency_seconds_sum", *who, "out")] == 0.03
+    assert series[("sink_checkpoint_status", *who, "out", "true")] == 1
+    assert series[("sink_txn_commits_total", *who, "out")] == 2
+    assert series[("kafka_produce_retries_total", *who, "out")] == 3
+    assert series[("kafka_producer_queue_messages", *who, "out")] == 5
+    assert series[("sink_buffer_messages", *who, "out")] == 7
+    assert series[("sink_buffer_bytes", *who, "out")] == 700
+    assert series[("avro_encode_total", *who, "out", "ddl")] == 6
+    assert series[("avro_schema_registrations_total", *who, "out")] == 1
+    assert series[("pipeline_channel_depth", *who, "segments")] == 2
+    assert series[("pipeline_channel_bytes", *who)] == 99
+    kept = ("log_kept_bytes", "log_behind_bytes", "retention_left_bytes", "retention_left_seconds")
+    assert [series[(f"source_{name}", *who, "shop")] for name in kept] == [1, 2, 3, 4.5]
+    assert series[("driver_resident_memory_bytes", *who, "lane")] > 1_000_000
+    assert series[("driver_open_fds", *who, "lane")] > 0
+
+    dead = shown.model_copy(update={"status": "lost"})
+    series = series_of(*observe(store, [dead]))
+    assert ("driver_open_fds", *who, "lane") not in series
+    assert ("source_idle_seconds", *who, "shop") not in series
+    assert series[("source_bytes_total", *who, "shop")] == 4096
+
+
+def test_a_new_lane_goes_on_with_every_measurement():
+    lane = measured_lane()
+    again = LaneMeasurements()
+    again.resume(MeasuredCounts.model_validate_json(lane.counts().model_dump_json()), ["out"])
+    assert again.counts() == lane.counts()
+    lane.sink_timed_out("out")
+    again.add({"sinks": {"out": {"timeouts": 1}}})
+    assert again.counts() == lane.counts()
+    without = LaneMeasurements()
+    without.resume(lane.counts(), [])
+    assert without.counts().sinks == {}
+
+
+def test_what_tasks_count_beside_each_other_adds_up():
+    whole = LaneMeasurements()
+    encoded = Counter()
+    for _ in range(3):
+        task = LaneMeasurements()
+        task.encodes_by(lambda: {"out": encoded.copy()})
+        for _ in range(2):
+            task.sink_ended("out", 0.2, ClientCounts({"txn_commits": 1}))
+            encoded["encoded:ddl"] += 5
+            whole.add(json.loads(json.dumps(task.take())))
+        encoded.clear()
+    sink = whole.counts().sinks["out"]
+    assert sum(sink.latency.counts) == 6
+    assert (sink.counts, sink.encoding) == ({"txn_commits": 6}, {"encoded:ddl": 30})
+
+
+def test_tables_behind_the_first_ones_are_counted_together(shown):
+    lane = LaneMeasurements()
+    names = [f"shop.t{number}" for number in range(TABLES_MAX + 20)]
+    for tables in (names, names[::-1]):
+        count = len(tables)
+        lane.delivered(tables, np.arange(count), np.zeros(count, np.int64), 0.0, 1000.0)
+    counts = lane.counts()
+    assert list(counts.tables) == [*names[:TABLES_MAX], OTHER_TABLES]
+    found = {sum(counts.tables[name].delivered.counts) for name in names[:TABLES_MAX]}
+    assert found == {2}
+    assert sum(counts.tables[OTHER_TABLES].delivered.counts) == 40
+    again = LaneMeasurements()
+    again.resume(counts, [])
+    assert again.counts().tables == counts.tables
+
+    tables = {name: TableCounts(events={"c": 1, "u": 2}) for name in names}
+    series = series_of(Observed(shown.model_copy(update={"tables": tables})))
+    events = {key: value for key, value in series.items() if key[0] == "source_events_total"}
+    assert events["source_events_total", "orders", "acme", "shop", OTHER_TABLES, "u"] == 40
+    assert len(events) == 2 * (TABLES_MAX + 1)
+    assert sum(events.values()) == 3 * len(names)
+
+
+def test_pauses_resumes_and_restarts_outlive_generations():
+    pipeline = InProcess()
+    for _ in range(2):
+        pipelines.pause(pipeline.store, pipeline.name)
+        pipelines.pause(pipeline.store, pipeline.name)  # Asked again, it is the same pause.
+        pipelines.resume(pipeline.store, pipeline.name)
+    starting.count_restart(pipeline.store, pipeline.name, 1, None)
+    pipeline.want("running", 2)
+    pipeline.control.update(lambda old: old.model_copy(update={"restarts": []}))
+    series = series_of(Observed(status(pipeline.store, pipeline.name)))
+    who = (pipeline.name, "tests")
+    assert series[("pipeline_pauses_total", *who)] == series[("pipeline_resumes_total", *who)] == 2
+    assert series[("pipeline_restarts_total", *who)] == 1
+    assert series["pipelines_total",] == 3
+
+
+def test_a_lane_that_runs_measures_itself():
+    pipeline = InProcess()
+    pipeline.begin_at(out=0)
+    progress = run_to_the_end(pipeline)
+    measured = measurements(pipeline.store, pipeline.name)
+    (table,) = measured.counts.tables
+    assert progress.tables[table].events == {"u": 60}
+    assert sum(measured.counts.tables[table].delivered.counts) == 60
+    assert sum(measured.counts.tables[table].read.counts) == 60
+    assert {*measured.counts.stages} == {"decode", "process", "deliver", "commit"}
+    assert sum(measured.counts.sinks["out"].latency.counts) == progress.sinks["out"].batches
+    assert measured.counts.source_bytes > 0
+    assert measured.required == ["out"]
+    assert measured.gauges.processes["lane"].rss_bytes > 0

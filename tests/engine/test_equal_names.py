@@ -50,7 +50,7 @@ def test_events_are_counted_apart():
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
 
-    assert BatchStats.of(batch, 1).by_table == {(FIRST, "c"): 1, (SECOND, "c"): 1}
+    assert BatchStats.of(batch, 1, 0.0).by_table == {(FIRST, "c"): 1, (SECOND, "c"): 1}
 
 
 def test_a_stop_of_one_leaves_the_schema_of_the_other_trusted(pipeline):

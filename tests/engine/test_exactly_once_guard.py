@@ -5,6 +5,7 @@ import threading
 import pyarrow as pa
 import pytest
 
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkThread
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.message import Messages
@@ -37,6 +38,7 @@ class Ours:
         self.held = HELD[log]
         self.stand = stand
         self._sink = ExactSink(log=log)
+        self.measured = LaneMeasurements()
         self.restart()
 
     def restart(self):

@@ -34,7 +34,11 @@ def clock(monkeypatch):
 def facts(ages_s):
     now_ms = board_module.time.time() * 1000
     commit_ms = np.array([now_ms - age * 1000 for age in ages_s], dtype=np.int64)
-    return BatchStats(len(ages_s), 100, commit_ms, Counter({("shop.orders", "c"): len(ages_s)}))
+    by_table = Counter({("shop.orders", "c"): len(ages_s)})
+    table_of = np.zeros(len(ages_s), np.int64)
+    return BatchStats(
+        len(ages_s), 100, commit_ms, by_table, ["shop.orders"], table_of, read_ms=now_ms - 1000
+    )
 
 
 def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():

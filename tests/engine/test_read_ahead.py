@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.read.batcher import Batcher, BatchLimits
 from airflow_provider_deltaforge.engine.read.read_ahead import _BYTES_AHEAD, ReadAhead
 from airflow_provider_deltaforge.errors import ServerChangedError
@@ -39,7 +40,15 @@ def pumped():
 
     def pump(*chunks, limits=PATIENT, prepare=lambda batch: batch, ahead=1):
         pumps.append(
-            ReadAhead(Chunks(*chunks), Batcher(limits), prepare, ahead, lambda _: None, lambda b: b)
+            ReadAhead(
+                Chunks(*chunks),
+                Batcher(limits),
+                prepare,
+                ahead,
+                lambda _: None,
+                lambda batch: batch,
+                LaneMeasurements(),
+            )
         )
         return pumps[-1]
 

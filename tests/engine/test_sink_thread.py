@@ -4,6 +4,7 @@ import threading
 
 import pyarrow as pa
 
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkThread
 from airflow_provider_deltaforge.errors import RetryableError
@@ -23,6 +24,8 @@ def messages():
 
 
 class Watcher:
+    measured = LaneMeasurements()
+
     def report_sink_error(self, sink_id, error):
         pass
 

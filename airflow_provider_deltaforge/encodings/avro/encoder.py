@@ -15,7 +15,13 @@ from airflow_provider_deltaforge.encodings.avro.column_types import AvroType, Mo
 from airflow_provider_deltaforge.encodings.avro.names import dotted
 from airflow_provider_deltaforge.encodings.avro.rows import EXTRA_MAX, RowRecord, UnreadableError
 from airflow_provider_deltaforge.encodings.avro.subjects import SchemaRefused, Subjects
-from airflow_provider_deltaforge.encodings.contract import Bodies, Encoded, EncoderRequest
+from airflow_provider_deltaforge.encodings.contract import (
+    Bodies,
+    Encoded,
+    EncoderRequest,
+    UnaskedError,
+)
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.events.shapes import Shape
 
@@ -176,7 +182,13 @@ class AvroEncoder:
             return pa.nulls(len(texts), pa.binary()), lambda _: reason
         if extra != known.extra or not known.schema:
             self._describe(place, known, extra)
-        found = self._ids(known, part)
+        try:
+            found = self._ids(known, part)
+        except UnaskedError:
+            raise  # It is asked later.
+        except RetryableError:
+            self._request.counts["failed:sr_unavailable"] += len(texts)
+            raise
         heads = [
             None if isinstance(schema_id, SchemaRefused) else struct.pack(">bI", _MAGIC, schema_id)
             for schema_id in found
@@ -191,7 +203,15 @@ class AvroEncoder:
                 else f"{where}: {_NO_RECORD}"
             )
 
-        return pc.binary_join_element_wise(column, message.write(known.row), b""), reasons
+        written = pc.binary_join_element_wise(column, message.write(known.row), b"")
+        self._count(len(texts), written.null_count, column.null_count, known)
+        return written, reasons
+
+    def _count(self, messages: int, refused: int, mismatched: int, known: _GroupState) -> None:
+        counts = self._request.counts
+        counts["encoded:ddl" if known.columns else "encoded:inferred"] += messages - refused
+        counts["failed:schema_mismatch"] += mismatched
+        counts["failed:unreadable"] += refused - mismatched
 
     def _ids(self, known: _GroupState, part: _GroupMessages) -> list[int | SchemaRefused]:
         """Return the schema's id by topic, 0 for a topic that no message has."""

@@ -80,6 +80,7 @@ class AvroEncoding(Encoding):
                 "be Avro records; choose another envelope, or the json encoding"
             )
         subjects = self._subjects(where)
+        subjects.counts = request.counts
         modes = Modes(self.unsigned_bigint_mode, self.enum_mode, self.naive_timestamp_mode)
         return AvroEncoder(request, request.shape, subjects, self.subject_strategy, modes)
 

@@ -6,6 +6,7 @@ registry is away, the process remembers what it was told; asked first is always 
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -80,6 +81,8 @@ class Subjects:
         tls: Mapping[str, str] | None = None,
         request_s: float = _REQUEST_S,
     ) -> None:
+        self.counts: Counter[str] = Counter()
+        """``registered`` schemas; whoever uses it may give it a counter of its own."""
         self._where = where
         self._url = url
         timeouts_s = (_CONNECT_S, request_s, request_s, _CONNECT_S)
@@ -122,6 +125,7 @@ class Subjects:
             _log.warning("%s; this process knows the schema from before", error)
             return _remembered[key]
         if not isinstance(found, SchemaRefused):
+            self.counts["registered"] += 1
             _remember(_remembered, key, found)
         return found
 

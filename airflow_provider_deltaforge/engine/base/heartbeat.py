@@ -6,16 +6,20 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext, place
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage import distress
+from airflow_provider_deltaforge.storage.contract import Put
 from airflow_provider_deltaforge.storage.distress import Distress
 from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
 from airflow_provider_deltaforge.storage.records.control import Progress, Status, heartbeat
 from airflow_provider_deltaforge.storage.records.history import History, HistoryRecorder
+from airflow_provider_deltaforge.storage.records.measurements import Measurements, measurements
+from airflow_provider_deltaforge.storage.records.measurements import put as put_measurements
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _DRAIN_GRACE_S = 10.0
@@ -175,9 +179,12 @@ class Heartbeat:
             if outcome is None and self._done.is_set():
                 return  # The last word is, or will be, said.
             progress = self._report.next(outcome)
-            history = self._report.history.writes()
-            write = self._context.control.put_progress(progress)
-            self._context.store.transact([write, *history], self._context.fence)
+            writes = [
+                self._context.control.put_progress(progress),
+                *self._report.history.writes(),
+                *self._report.measurements(is_last=outcome is not None),
+            ]
+            self._context.store.transact(writes, self._context.fence)
             self._report.history.stored()
             if self._distress is not None:
                 self._distress = None
@@ -204,6 +211,7 @@ class ProgressReport:
         """Whether it is durable where the stream begins; until then its word is ``starting``."""
         self._former: Progress | None = None
         self._has_run = False
+        self._measured_s = float("-inf")
         self.history = HistoryRecorder(History(context.store, context.pipeline.name))
 
     def resume(self, *, begins: bool) -> None:
@@ -216,6 +224,9 @@ class ProgressReport:
         goes_on = former is not None and former.generation == self._context.job.generation
         if former is not None and goes_on:
             self._stats.resume(former)
+        measured = measurements(self._context.store, self._context.pipeline.name)
+        if measured is not None and measured.generation == self._context.job.generation:
+            self._stats.measured.resume(measured.counts, list(self._stats.sinks))
         self.history.resume(former.minute if former is not None else None, self._stats.report())
         self.has_begun = not begins or (
             former is not None and goes_on and former.status == "running"
@@ -251,6 +262,23 @@ class ProgressReport:
             minute=self.history.observe(stats, status),
         )
         return self._former
+
+    def measurements(self, *, is_last: bool) -> list[Put]:
+        """Return the write of what was measured, if one is due."""
+        now_s = time.monotonic()
+        if not is_last and now_s < self._measured_s + self._context.job.tuning.measure_s:
+            return []
+        self._measured_s = now_s
+        policy = self._stats.policy
+        measured = Measurements(
+            generation=self._context.job.generation,
+            version=__version__,
+            required=sorted(policy.required) if policy is not None else [],
+            pushes=self._context.job.pushes_metrics,
+            counts=self._stats.measured.counts(),
+            gauges=self._stats.measured.gauges(),
+        )
+        return [put_measurements(self._context.pipeline.name, measured)]
 
     def _judge(self, outcome: Outcome | None) -> tuple[Status, str | None, str | None]:
         if outcome is not None and outcome.why != "window":

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from airflow_provider_deltaforge.engine.base.last_error import LastError, last_error
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.processor_stats import (
     BatchStats,
     DeadLetterStats,
@@ -87,6 +88,7 @@ class LaneStats:
     """Why something other than a sink or the source does not go on, by its name."""
     long_call_s: float = TUNING.long_call_s
     """A processor that works on one batch for longer is shown as hanging."""
+    measured: LaneMeasurements = field(default_factory=LaneMeasurements)
 
     data_drift: Callable[[], DataDriftCounts] = DataDriftCounts
     """Returns what was counted of it."""
@@ -124,10 +126,26 @@ class LaneStats:
         """Note that the log cannot be read, or (None) that it can again."""
         with self._lock:
             self.source_error = last_error(self.source_error, error)
-            if error is None:
-                self.counted.source_reconnects += 1
+
+    def report_read_error(self, error: BaseException | None) -> None:
+        """Count that the source did not answer, or (None) that it does again."""
+        self.report_source_error(error)
+        if error is not None:
+            self.measured.source_failed(error)
+            return
+        with self._lock:
+            self.counted.source_reconnects += 1
 
     def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
+        """Count that a sink does not take a batch, or (None) that it does again."""
+        state = self.sinks.get(sink_id)
+        if error is not None:
+            self.measured.sink_failed(sink_id, error)
+        elif state is not None and state.last_error is not None:
+            self.measured.sink_reconnected(sink_id)
+        self.show_sink_error(sink_id, error)
+
+    def show_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Note that a sink does not take a batch, or (None) that it does again."""
         with self._lock:
             state = self.sinks.setdefault(sink_id, SinkStats())
@@ -229,6 +247,10 @@ class LaneStats:
             self._count(taken)
             if batch.events:
                 self._measure(batch.commit_ms, now_ms)
+        if batch.events:
+            self.measured.delivered(
+                batch.tables, batch.table_of, batch.commit_ms, batch.read_ms, now_ms
+            )
 
     def copied(self, table: str, rows: int, taken: Mapping[str, SinkCounts]) -> None:
         """Count the rows of a snapshot chunk that every sink has taken."""

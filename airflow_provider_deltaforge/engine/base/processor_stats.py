@@ -144,15 +144,25 @@ class BatchStats:
     nbytes: int
     commit_ms: np.ndarray
     by_table: Counter[tuple[str, str]]
+    tables: list[str]
+    """Full names of the tables of its rows."""
+    table_of: np.ndarray
+    """Which of them each row is of."""
+    read_ms: float
+    """When it was read."""
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch, nbytes: int) -> "BatchStats":
+    def of(cls, rows: pa.RecordBatch, nbytes: int, read_ms: float) -> "BatchStats":
         """Count the rows of a batch by table and op."""
+        by_table, tables, table_of = _by_table(rows)
         return cls(
             events=rows.num_rows,
             nbytes=nbytes,
             commit_ms=rows.column("ts_ms").to_numpy(),
-            by_table=_by_table(rows),
+            by_table=by_table,
+            tables=tables,
+            table_of=table_of,
+            read_ms=read_ms,
         )
 
 
@@ -168,8 +178,12 @@ class SinkCounts:
         return SinkCounts(self.events + other.events, self.nbytes + other.nbytes)
 
 
-def _by_table(rows: pa.RecordBatch) -> Counter[tuple[str, str]]:
-    """Count rows by (qualified table, op) over dictionary codes, without touching each row."""
+def _by_table(rows: pa.RecordBatch) -> tuple[Counter[tuple[str, str]], list[str], np.ndarray]:
+    """Count rows by (qualified table, op) over dictionary codes, without touching each row.
+
+    Returns:
+        The counts, the tables, and which of these each row is of.
+    """
     columns = [rows.column(name) for name in ("db", "schema", "table", "op")]
     code = np.zeros(rows.num_rows, dtype=np.int64)
     for column in columns:
@@ -177,8 +191,14 @@ def _by_table(rows: pa.RecordBatch) -> Counter[tuple[str, str]]:
         indices = column.indices.fill_null(size - 1).to_numpy(zero_copy_only=False)
         code = code * size + indices
     counted: Counter[tuple[str, str]] = Counter()
-    _, first, counts = np.unique(code, return_index=True, return_counts=True)
+    tables: dict[str, int] = {}
+    _, first, inverse, counts = np.unique(
+        code, return_index=True, return_inverse=True, return_counts=True
+    )
+    table_of_code = []
     for row, count in zip(first.tolist(), counts.tolist(), strict=True):
         db, schema, table, op = (column[row].as_py() for column in columns)
-        counted[qualified_name(schema or db, table), op] += count
-    return counted
+        name = qualified_name(schema or db, table)
+        counted[name, op] += count
+        table_of_code.append(tables.setdefault(name, len(tables)))
+    return counted, list(tables), np.array(table_of_code, np.int64)[inverse.reshape(-1)]

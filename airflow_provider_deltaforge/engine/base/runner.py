@@ -27,6 +27,8 @@ class ChunkResult:
     """What was set aside since the last chunk."""
     findings: Sequence[TableFindings] = ()
     """Where the chunk's rows differ from what the catalog says."""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """What was measured since the last chunk."""
 
 
 class Runner(Protocol):

@@ -33,6 +33,7 @@ class DriverAssignment:
         application_id: Spark's, None without Spark.
         leaving: set once the process is to end that everything runs in; None with Spark.
         tuning: of its workers.
+        pushes_metrics: the driver sends its metrics to OpenTelemetry by itself.
     """
 
     document: str
@@ -42,6 +43,7 @@ class DriverAssignment:
     application_id: str | None = None
     leaving: threading.Event | None = None
     tuning: Tuning = TUNING
+    pushes_metrics: bool = False
 
     @property
     def leaves(self) -> bool:

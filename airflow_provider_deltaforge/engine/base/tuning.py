@@ -9,6 +9,8 @@ class Tuning:
 
     Attributes:
         beat_s: between two heartbeats of a lane.
+        measure_s: between two writes of what a lane measures.
+        retention_s: between two questions what the source keeps of its log.
         control_s: between two looks at the control record of a pipeline that is paused.
         listen_s: between two looks at it of a task that copies.
         cancelled_s: between two looks whether a replay is still wanted.
@@ -31,6 +33,8 @@ class Tuning:
     """
 
     beat_s: float = 0.5
+    measure_s: float = 5.0
+    retention_s: float = 60.0
     control_s: float = 0.5
     listen_s: float = 1.0
     cancelled_s: float = 1.0

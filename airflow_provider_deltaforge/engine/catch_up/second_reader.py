@@ -114,7 +114,7 @@ class SecondReader:
         retry: Callable[[Callable[[], Any]], Any],
     ) -> None:
         self._retry = retry
-        self._rejoin_point = shared.rejoin_point
+        self._rejoin_point, self._measured = shared.rejoin_point, shared.stats.measured
         self._context = shared.context
         self._sink_id = sink_id
         self._at = at
@@ -158,6 +158,7 @@ class SecondReader:
             1,
             self._tell,
             Registrar(context, registry, self._retry, self._at).admit,
+            self._measured,
         )
 
     def next(self, timeout_s: float) -> RenderedBatch | None:
@@ -171,6 +172,8 @@ class SecondReader:
 
     def close(self) -> None:
         """Close the log and the processors."""
+        for sink_id, counts in self._rendering.encoding_counts().items():
+            self._measured.add({"sinks": {sink_id: {"encoding": dict(counts)}}})
         try:
             if self._pump is not None:
                 self._pump.close()

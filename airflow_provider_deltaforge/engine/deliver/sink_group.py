@@ -170,6 +170,7 @@ class SinkGroup:
         late = {name for name, at in begun.items() if time.monotonic() - at > limit_s}
         for name in late if self._deadline_s else ():
             error = f"sink {name}: one batch has taken more than {limit_s:g} s (backpressure)"
+            self._watcher.measured.sink_timed_out(name)
             self._watcher.report_sink_error(name, RetryableError(error))
         return late
 

@@ -3,7 +3,9 @@
 import logging
 import queue
 import threading
+import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.deliver.exactly_once import ExactlyOnceGuard
 from airflow_provider_deltaforge.engine.deliver.held_positions import PositionOwner, moved
@@ -30,6 +33,7 @@ from airflow_provider_deltaforge.sinks.contract import (
     take_lease,
 )
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
+from airflow_provider_deltaforge.telemetry.client_counts import ClientCounts, CountsWork
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _CLOSE_S = 1.5
@@ -39,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 class SinkWatcher(Protocol):
     """Is told how a sink is doing."""
+
+    measured: LaneMeasurements
 
     def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when the sink is back."""
@@ -114,6 +120,7 @@ class SinkConnection:
         self._is_claimed = False
         self._writer: SinkWriter | None = None
         self._once: ExactlyOnceGuard | None = None
+        self._exact: Counter[str] = Counter()
 
     def write(self, sink_batch: SinkBatch) -> SinkResult:
         """Write a batch until it is durable, but for what is refused.
@@ -129,6 +136,7 @@ class SinkConnection:
         if self._once is None:
             self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer), self._owner)
         refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
+        self._exact["txn_aborts" if refused else "txn_commits"] += 1
         return SinkResult(refused, is_nothing=bool(refused))
 
     def holds(self, stand: StoredPosition | None, position: Position) -> tuple[str, ...] | None:
@@ -142,6 +150,13 @@ class SinkConnection:
         """Note that the log is read from the checkpoint again."""
         if self._once is not None:
             self._once.read_again()
+
+    def client(self) -> ClientCounts:
+        """Return what the client has counted since the last call, and what it measures."""
+        exact, self._exact = self._exact, Counter()
+        if isinstance(self._writer, CountsWork):
+            return self._writer.take_counts()
+        return ClientCounts(exact)
 
     def abandon(self) -> None:
         """End a write under way, where that is possible. Called by another thread."""
@@ -193,7 +208,7 @@ class SinkThread:
         claims: SinkFences | None = None,
     ) -> None:
         self._id = sink.id
-        self._watcher = watcher
+        self._watcher, self._measured = watcher, watcher.measured
         self._ending = ending
         self._jobs: queue.Queue[Callable[[], SinkResult] | None] = queue.Queue(1)
         self._results: queue.Queue[SinkResult] = queue.Queue(1)
@@ -268,6 +283,7 @@ class SinkThread:
             if not isinstance(error, RetryableError):
                 # Refused for good: whoever tries again has another connection.
                 self._connection.close()
+                self._measured.sink_failed(self._id, error)
             if not isinstance(error, DeltaForgeError):
                 self._show(error)
             return SinkResult(error=error)
@@ -292,7 +308,13 @@ class SinkThread:
     def _write(self, sink_batch: SinkBatch) -> SinkResult:
         if not len(sink_batch.messages):
             return SinkResult()  # Of a batch that was filtered to nothing the sink need not know.
-        return self._connection.write(sink_batch)
+        messages = sink_batch.messages
+        self._measured.sink_begins(self._id, len(messages), messages.values.nbytes)
+        begun_s = time.perf_counter()
+        result = self._connection.write(sink_batch)
+        seconds = time.perf_counter() - begun_s
+        self._measured.sink_ended(self._id, seconds, self._connection.client())
+        return result
 
 
 def _make(deferred: DeferredRender) -> SinkResult:

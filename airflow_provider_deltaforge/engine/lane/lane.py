@@ -7,6 +7,7 @@ A lane runs as one long Spark task, in a thread or in a plain process: it knows 
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -96,6 +97,9 @@ class Lane:
             self._heartbeat.ending.is_set,
             lookup(self._registry),
         )
+        self._measured = self._stats.measured
+        self._retention: threading.Thread | None = None
+        self._measured.encodes_by(self._rendering.encoding_counts)
         self._checkpoints = Checkpoints(
             context.store, context.pipeline.name, spec.source.id, self._progress
         )
@@ -154,6 +158,7 @@ class Lane:
             _log.error("%s", redacted(str(error)) if is_foreseen else whole)
             if is_foreseen:
                 _log.debug("%s", whole)
+            self._measured.ended_by(error)
         return Outcome.of(advised(error, self._context.pipeline))
 
     def _stream(self) -> Outcome:
@@ -185,9 +190,11 @@ class Lane:
             ),
             partial(self._prepare, self._rendering.ahead(self._skip_list.goes)),
             spec.batch.max_inflight,
-            self._stats.report_source_error,
+            self._stats.report_read_error,
             opened.registrar.admit,
+            self._measured,
         )
+        self._measured.reads_from(pump.depths)
         shared = CatchUpContext(
             self._context,
             self._stats,
@@ -205,6 +212,7 @@ class Lane:
             self._dead_letters,
             self._heartbeat,
         )
+        self._watch_retention()
         try:
             delivery.begin(opened.start_positions)
             while not self._heartbeat.ending.is_set():
@@ -214,11 +222,31 @@ class Lane:
                 self._heartbeat.end_window()
         finally:
             self._stats.read_by(None)
+            self._measured.reads_from(dict)
             pump.close()
             delivery.close()
         if self._heartbeat.failure is not None:
             raise self._heartbeat.failure
         return Outcome(self._heartbeat.why)
+
+    def _watch_retention(self) -> None:
+        """Ask the source now and then what it keeps of its log, in a thread of its own."""
+        ending, every_s = self._heartbeat.ending, self._context.job.tuning.retention_s
+
+        def watch() -> None:
+            while True:
+                position, commit_ms = self._stats.slowest, self._stats.counted.last_commit_ms
+                retention = None
+                with suppress(DeltaForgeError):  # The reader says it, if the source is away.
+                    if position is not None:
+                        retention = self._source.log_retention(position, commit_ms)
+                self._measured.retains(retention)
+                if ending.wait(every_s):
+                    return
+
+        if self._retention is None:
+            self._retention = threading.Thread(target=watch, name="retention", daemon=True)
+            self._retention.start()
 
     def _step(self, pump: ReadAhead[RenderedBatch], delivery: Delivery, reader: LogReader) -> None:
         """Deliver what is ready; nothing of it is held afterwards."""
@@ -241,7 +269,9 @@ class Lane:
         held = [at for name, at in positions.known.items() if name not in positions.behind]
         settled = [*self._source_identity.settle(positions.start, held), *positions.writes]
         is_new = positions.start is None
-        start = self._source.beginning() if positions.start is None else positions.start
+        start = positions.start
+        if start is None:
+            start = self._of_source(self._source.beginning)
         learn(self._context, self._registry, start, anew=is_new)
         # Stored before the first read: a lane killed before its first batch must not begin at a
         # later head.
@@ -261,18 +291,24 @@ class Lane:
         self._stats.checkpointed(start, [])
         for name, at in stored.items():
             self._stats.caught_up(name, at, None)
-        registrar = Registrar(self._context, self._registry, self._retry, start)
-        reader = self._tables.open(self._source, start, self._heartbeat.ending.is_set)
+        registrar = Registrar(
+            self._context, self._registry, self._retry, start, self._measured.schemas_missed
+        )
+        ending = self._heartbeat.ending.is_set
+        reader = self._of_source(lambda: self._tables.open(self._source, start, ending))
         self._stats.read_by(reader)
         self._heartbeat.begun()
         return OpenLog(reader, registrar, positions, start)
 
     def _prepare(self, ahead: RenderAhead, batch: SourceBatch) -> RenderedBatch:
         """Run processors and rendering, in the decoder thread."""
+        read_ms, begun_s = time.time() * 1000, time.perf_counter()
         rendered = ahead.render(batch.rows)
+        if batch.rows.num_rows:
+            self._measured.stage("process", batch.trigger, time.perf_counter() - begun_s)
         self._dead_letters.check(rendered, batch.rows)
         reach(CrashPoint.BATCH_RENDERED)
-        stats = BatchStats.of(batch.rows, batch.nbytes)
+        stats = BatchStats.of(batch.rows, batch.nbytes, read_ms)
         if self._detector is None:
             return RenderedBatch(batch, rendered, stats)
         done = rendered.processed
@@ -287,9 +323,11 @@ class Lane:
                 delivery.passed(batch)
             self._checkpoint_idle(delivery, reader)
             return
+        begun_s = time.perf_counter()
         refused = delivery.deliver(batch)
         if refused is None:
             return
+        self._measured.stage("deliver", source.trigger, time.perf_counter() - begun_s)
         self._dead_letters.take(batch.rendered, source.rows, refused)
         reach(CrashPoint.SINK_WRITTEN)
         taken = {name: batch.rendered.taken(name, refused[name]) for name in refused}
@@ -301,7 +339,9 @@ class Lane:
         self._stats.counted.transaction_splits += source.splits_transaction
         delivery.passed(batch)
         if source.position is not None:
+            begun_s = time.perf_counter()
             self._commit(source.position, delivery, reader)
+            self._measured.stage("commit", source.trigger, time.perf_counter() - begun_s)
             return
         self._empty_progress.ends()  # What is refused of this transaction is stored with its end.
         if self._dead_letters.overflows and self._retry(self._dead_letters.awaits_room):
@@ -341,6 +381,14 @@ class Lane:
         with self._storing:
             self._retry(lambda: self._dead_letters.transact(writes))
             self._retry(self._dead_letters.stored)
+
+    def _of_source(self, call: Callable[[], Result]) -> Result:
+        """Ask the source something, and count a failure as one of its."""
+        try:
+            return call()
+        except Exception as error:
+            self._measured.source_failed(error)
+            raise
 
     def _retry(self, call: Callable[[], Result]) -> Result:
         """Repeat a call to source or store until it works or the lane ends."""

@@ -57,6 +57,8 @@ class SourceBatch:
     splits_transaction: bool = False
     boundary: Position | None = None
     """Behind the last transaction that is whole, of a batch that ends inside another."""
+    trigger: str = ""
+    """What made it full: ``events``, ``bytes``, ``timer``, or ``end`` of what is read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,11 @@ class Batcher:
         """Return what has waited for ``max_age_s``, up to the last transaction boundary."""
         if self._since_s is None or now_s - self._since_s < self._limits.max_age_s:
             return None
-        return self._flush_to_boundary()
+        return self._flush_to_boundary("timer")
 
     def rest(self) -> SourceBatch | None:
         """Return what waits, up to the last transaction boundary: nothing more comes."""
-        return self._flush_to_boundary() if self._has_boundary() else None
+        return self._flush_to_boundary("end") if self._has_boundary() else None
 
     def wait_s(self, now_s: float) -> float | None:
         """Return how long until something is due; None when nothing can become due by waiting."""
@@ -165,8 +167,10 @@ class Batcher:
     def _take(self, piece: _Piece, now_s: float) -> Iterator[SourceBatch]:
         limits = self._limits
         events, nbytes = piece.rows.num_rows, piece.nbytes
-        over = self._events + events > limits.max_events or self._bytes + nbytes > limits.max_bytes
-        if self._pieces and over and (full := self._flush_to_boundary()):
+        too_many = self._events + events > limits.max_events
+        over = too_many or self._bytes + nbytes > limits.max_bytes
+        trigger = "events" if too_many else "bytes"
+        if self._pieces and over and (full := self._flush_to_boundary(trigger)):
             yield full
         if self._since_s is None:
             self._since_s = now_s
@@ -175,30 +179,31 @@ class Batcher:
         self._bytes += nbytes
         self._weight += piece.weight
         if self._events >= limits.max_events or self._bytes >= limits.max_bytes:
+            trigger = "events" if self._events >= limits.max_events else "bytes"
             if not limits.respect_source_tx:
-                yield self._flush(len(self._pieces))
-            elif full := self._flush_to_boundary():
+                yield self._flush(len(self._pieces), trigger)
+            elif full := self._flush_to_boundary(trigger):
                 yield full
         if self._weight > limits.max_transaction_bytes:
-            if full := self._flush_to_boundary():
+            if full := self._flush_to_boundary("bytes"):
                 yield full
             if self._weight > limits.max_transaction_bytes:
-                yield self._flush(len(self._pieces))
+                yield self._flush(len(self._pieces), "bytes")
 
     def _has_boundary(self) -> bool:
         if not self._limits.respect_source_tx:
             return bool(self._pieces)
         return any(piece.position is not None for piece in self._pieces)
 
-    def _flush_to_boundary(self) -> SourceBatch | None:
+    def _flush_to_boundary(self, trigger: str) -> SourceBatch | None:
         if not self._limits.respect_source_tx and self._pieces:
-            return self._flush(len(self._pieces))
+            return self._flush(len(self._pieces), trigger)
         for count in range(len(self._pieces), 0, -1):
             if self._pieces[count - 1].position is not None:
-                return self._flush(count)
+                return self._flush(count, trigger)
         return None
 
-    def _flush(self, count: int) -> SourceBatch:
+    def _flush(self, count: int, trigger: str) -> SourceBatch:
         out, self._pieces = self._pieces[:count], self._pieces[count:]
         self._events = sum(piece.rows.num_rows for piece in self._pieces)
         self._bytes = sum(piece.nbytes for piece in self._pieces)
@@ -211,7 +216,7 @@ class Batcher:
         ends = (piece.boundary for piece in reversed(out) if piece.boundary is not None)
         boundary = next(ends, None) if position is None else None
         rows = _joined([piece.rows for piece in out])
-        return SourceBatch(rows, position, nbytes, self._in_split, boundary)
+        return SourceBatch(rows, position, nbytes, self._in_split, boundary, trigger)
 
     def _finish_open_transaction(self, batch: ChangeBatch) -> None:
         """Mark the end of a transaction whose remaining rows nobody captures."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Generic, TypeVar
 
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.read.batcher import LEAST_EVENT_BYTES, Batcher, SourceBatch
 from airflow_provider_deltaforge.events.change import ChangeBatch
@@ -50,6 +51,9 @@ class _Handover(Generic[Prepared]):
             return
         raise ReadAheadEnded
 
+    def size(self) -> int:
+        return self._queue.qsize()
+
     def get(self, timeout_s: float) -> Prepared | None:
         try:
             return self._queue.get(timeout=timeout_s) if timeout_s else self._queue.get_nowait()
@@ -65,6 +69,10 @@ class _Prefetched:
         self._ending = ending
         self._used = 0
         self._changed = threading.Condition()
+
+    @property
+    def used(self) -> int:
+        return self._used
 
     def take(self, nbytes: int) -> None:
         """Wait until there is room.
@@ -94,7 +102,8 @@ class ReadAhead(Generic[Prepared]):
         prepare: processors and rendering; runs in the decoder thread.
         ready_ahead: batches that may wait for delivery (``batch.max_inflight``).
         admit: what each decoded batch goes through first, in the decoder thread.
-        on_error: told the text of a retryable read error, and None when reading works again.
+        on_error: told a retryable read error, and None when reading works again.
+        measured: where what is read is counted.
     """
 
     def __init__(
@@ -105,12 +114,14 @@ class ReadAhead(Generic[Prepared]):
         ready_ahead: int,
         on_error: Callable[[BaseException | None], None],
         admit: Callable[[ChangeBatch], ChangeBatch],
+        measured: LaneMeasurements,
     ) -> None:
         self._reader = reader
         self._batcher = batcher
         self._prepare = prepare
         self._on_error = on_error
         self._admit = admit
+        self._measured = measured
         self._ending = threading.Event()
         self._chunks: _Handover[LogSegment | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
         self._ready: _Handover[tuple[Prepared, int]]
@@ -141,6 +152,14 @@ class ReadAhead(Generic[Prepared]):
         prepared, self._under_way = ready
         return prepared
 
+    def depths(self) -> dict[str, int]:
+        """Return how much waits: segments to be decoded, batches to be delivered, their bytes."""
+        return {
+            "segments": self._chunks.size(),
+            "batches": self._ready.size(),
+            "bytes": self._room.used,
+        }
+
     def close(self) -> None:
         """End both threads and let go of the log.
 
@@ -158,6 +177,7 @@ class ReadAhead(Generic[Prepared]):
             try:
                 self._read()
             except Exception as error:  # noqa: BLE001 - a thread's exception must reach delivery
+                self._measured.source_failed(error)
                 self._chunks.put(error)
 
     def _run_decoder(self) -> None:
@@ -198,9 +218,21 @@ class ReadAhead(Generic[Prepared]):
         self._room.take(weight)
         self._ready.put((self._prepare(batch), weight))
 
+    def _decoded(self, chunk: LogSegment) -> ChangeBatch:
+        begun_s = time.perf_counter()
+        try:
+            batch = self._reader.decode(chunk)
+        except Exception as error:
+            self._measured.source_failed(error)
+            raise
+        seconds = time.perf_counter() - begun_s
+        known = len(batch.schemas)
+        self._measured.decoded(batch.nbytes, seconds, known, has_events=batch.rows.num_rows > 0)
+        return batch
+
     def _batches(self, chunk: LogSegment | None) -> Iterator[SourceBatch]:
         if chunk is not None:
-            batch = self._admit(self._reader.decode(chunk))
+            batch = self._admit(self._decoded(chunk))
             yield from self._batcher.add(batch, time.monotonic())
         due = self._batcher.due(time.monotonic())
         if due is not None:

@@ -58,6 +58,7 @@ class Registrar:
         retry: repeats a call to the store while it is away.
         start: where the log is read from; None for a snapshot, whose batches end where their
             view stands.
+        missed: hears how many tables of a batch had another schema than before.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class Registrar:
         registry: Registry,
         retry: Callable[[Callable[[], Any]], Any],
         start: Position | None = None,
+        missed: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._missed = missed
         self._compare = context.pipeline.spec.source.compare
         self._fence = context.fence
         self._registry = registry
@@ -82,7 +85,9 @@ class Registrar:
             FencedError: a newer driver has started; nothing was registered.
         """
         ordinals = _ordinals(batch) if batch.schemas and batch.rows.num_rows else None
-        if any(self._present.get(name_of(schema)) is not schema for schema in batch.schemas):
+        missed = sum(self._present.get(name_of(each)) is not each for each in batch.schemas)
+        if missed:
+            self._missed(missed)
             self._learn(batch, ordinals)
         if self._before is not None:
             self._before = batch.end

@@ -150,6 +150,10 @@ class RenderStage:
                 self._closing.rest,
             )
 
+    def encoding_counts(self) -> dict[str, Mapping[str, int]]:
+        """Return what the encoding of each sink counts. Called by any thread."""
+        return {name: each.encoding_counts.copy() for name, each in self._renderers.items()}
+
     def ahead(self, goes: Callable[[str], bool]) -> "RenderAhead":
         """Return what renders one opening of the log ahead of its delivery.
 

@@ -1,6 +1,7 @@
 """From change events to messages, once per sink, before the sink: route, wrap, encode."""
 
 import threading
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +35,8 @@ class Renderer:
         self._origin = origin
         self._schemas = schemas
         self._encoder: Encoder | None = None
+        self.encoding_counts: Counter[str] = Counter()
+        """What its encoding counts; it only rises."""
         self._closed = False
         self.busy = threading.Lock()
         """Another may still render for an opening of the log that is over."""
@@ -65,6 +68,7 @@ class Renderer:
                 envelope.shape,
                 self._schemas,
                 origin.type_system,
+                self.encoding_counts,
             )
             self._encoder = self._sink.encoding.open(request)
         return self._encoder

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.last_error import shown
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
@@ -98,6 +99,7 @@ class ReplayHost(Protocol):
     ending: threading.Event
     processor_stats: ProcessorStats
     dead_letters: DeadLetterStats
+    measured: LaneMeasurements
 
     def gives_up(self) -> bool:
         """Return whether a delivery under way should be abandoned."""

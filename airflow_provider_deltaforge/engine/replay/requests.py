@@ -9,6 +9,7 @@ from typing import TypeVar
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, logged
 from airflow_provider_deltaforge.engine.base.processor_stats import DeadLetterStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
@@ -149,6 +150,7 @@ class _InDriver:
         self._stats = stats
         self.ending = heartbeat.ending
         self.processor_stats, self.dead_letters = stats.processors, stats.dead_letters
+        self.measured = stats.measured
         self.gives_up, self.confirm = heartbeat.gives_up, heartbeat.confirm
         self.report_sink_error, self.report_error = stats.report_sink_error, stats.report_error
         self.report_processor_error = stats.report_processor_error
@@ -172,6 +174,7 @@ class _Here:
         self._tell = tell
         self.ending = ending
         self.processor_stats, self.dead_letters = ProcessorStats(), DeadLetterStats()
+        self.measured = LaneMeasurements()
 
     def gives_up(self) -> bool:
         """Return whether the caller does not want it any more."""

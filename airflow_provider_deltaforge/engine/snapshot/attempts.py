@@ -106,6 +106,7 @@ def _copy_all(
         for copied in runner.copy(context.job, plan.run.id, tables, settings.max_parallel_tables):
             stats.processors.add(copied.processors)
             stats.dead_letters.add(copied.dead_letters)
+            stats.measured.add(copied.measured)
             if lost:
                 return Outcome.of(lost[0])
             if copied.outcome is not None:
@@ -193,6 +194,6 @@ def showing_errors(context: TaskContext, stats: LaneStats) -> Iterator[None]:
 
 def _show(stats: LaneStats, name: str, error: BaseException | None) -> None:
     if name.startswith(SINK):
-        stats.report_sink_error(name.removeprefix(SINK), error)
+        stats.show_sink_error(name.removeprefix(SINK), error)  # The task has counted it.
     else:
         stats.report_error(name, error)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.data_drift import detector_of
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.base.processor_stats import (
     DeadLetterStats,
@@ -137,6 +138,7 @@ class _Copier:
         self._processor_stats = ProcessorStats()
         self._dead_letter_stats = DeadLetterStats()
         errors = CopyErrors(context.store, context.pipeline.name)
+        self._measured = errors.measured
         registry = registry_of(context)
         self._registrar = Registrar(context, registry, lambda call: call())
         given_up = Gaps(context.store, context.pipeline.name).open()
@@ -152,6 +154,7 @@ class _Copier:
             self._sink_ids,
         )
         self._detector = detector_of(context.pipeline, lookup(registry))
+        self._measured.encodes_by(self._rendering.encoding_counts)
         self._rendering.open()
         try:
             self._snapshotter = spec.source.open_snapshot()
@@ -177,6 +180,7 @@ class _Copier:
             copied,
             processors=self._processor_stats.take(),
             dead_letters=self._dead_letter_stats.take(),
+            measured=self._measured.take(),
         )
 
     def attempt(self, chunk: TableChunk) -> ChunkResult:
@@ -263,9 +267,14 @@ class CopyErrors:
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
         self._prefix = f"{pipeline}/trouble/"
+        self.measured = LaneMeasurements()
 
     def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Write or clear a sink's trouble."""
+        if error is not None:
+            self.measured.sink_failed(sink_id, error)
+        else:
+            self.measured.sink_reconnected(sink_id)
         self.report_error(f"{SINK}{sink_id}", error)
 
     def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:

@@ -26,6 +26,7 @@ _ALIASES = {
 _UNLIMITED_RETRIES = 2_147_483_647
 _MESSAGE_MS, _TRANSACTION_MS = 30_000, 60_000
 _EXPIRY_S = 30.0
+_STATISTICS_MS = 5_000
 _SILENT_MS_MIN, _SILENT_MS_MAX = 100, 60_000
 TRANSACTIONAL = "deltaforge-"
 """What the ids of producers with transactions begin with."""
@@ -65,6 +66,7 @@ def producer_settings(sink: KafkaSink, pipeline: str = "") -> dict[str, Any]:
         "batch.size": 1_048_576,
         "socket.keepalive.enable": "true",
         "reconnect.backoff.max.ms": 1_000,
+        "statistics.interval.ms": _STATISTICS_MS,
         # Its errors arrive as callbacks and end up in ours; a line per attempt would only be noise.
         "log_level": 2,
         # The Java client's choice of partition, so that other producers agree with this one.

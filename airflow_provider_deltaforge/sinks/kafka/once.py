@@ -188,6 +188,7 @@ class KafkaOnceWriter(KafkaWriter):
     def _commit(self, deadline: float, *, again: bool = False) -> None:
         call = self._producer.commit_transaction
         self._until(deadline, call, "commit a transaction", gives_up=again)
+        self._statistics.counts["txn_commits"] += 1
         self._cursor = self._committing
         self._stage, self._committing, self._work = TransactionStage.IDLE, None, None
         self._errors.forget_refusals()
@@ -197,6 +198,7 @@ class KafkaOnceWriter(KafkaWriter):
         if self._stage is TransactionStage.OPEN:
             call = self._producer.abort_transaction
             self._until(deadline, call, "abort a transaction", gives_up=True)
+            self._statistics.counts["txn_aborts"] += 1
             self._stage = TransactionStage.IDLE
 
     def _search(self, messages: Messages) -> dict[int, Any]:

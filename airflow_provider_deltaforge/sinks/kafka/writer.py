@@ -35,8 +35,13 @@ from airflow_provider_deltaforge.sinks.kafka.configuration import (
     refusal,
     scrub,
 )
+from airflow_provider_deltaforge.sinks.kafka.producer_reports import (
+    ProducerErrors,
+    ProducerStatistics,
+)
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.topics import Topics
+from airflow_provider_deltaforge.telemetry.client_counts import ClientCounts
 from airflow_provider_deltaforge.telemetry.listener import other_server, place_in
 
 log = logging.getLogger(__name__)
@@ -46,35 +51,6 @@ _PORT = 9092
 _SLICE_S = 0.25
 _SPARE_S = 1.0
 _EMPTY_S = 5.0
-_CONFIRMATIONS = 3  # A broker that starts can refuse one connection; it does not refuse three.
-
-
-class ProducerErrors:
-    """What a producer reports by itself, of brokers and not of messages.
-
-    Attributes:
-        last: the last one, as people may read it.
-    """
-
-    def __init__(self, sink: KafkaSink) -> None:
-        self._sink = sink
-        self._refusals = 0
-        self.last = "no answer"
-
-    def note(self, error: Any) -> None:
-        """Take a report; the producer calls this."""
-        if error.code() != error_codes.SUMMARY:
-            self.last = scrub(self._sink, error.str())
-        if error_codes.is_refusal(error.code(), error.str()):
-            self._refusals += 1
-
-    def are_refusals(self) -> bool:
-        """Return whether brokers refused us so often that it is no accident."""
-        return self._refusals >= _CONFIRMATIONS
-
-    def forget_refusals(self) -> None:
-        """Count from the beginning: a batch went through, or the refusal was reported."""
-        self._refusals = 0
 
 
 class KafkaWriter:
@@ -95,7 +71,7 @@ class KafkaWriter:
         self._topics = Topics(
             self._kafka, self._settings, sink.create_topics, self._where, self._raise
         )
-        self._errors = ProducerErrors(sink)
+        self._errors, self._statistics = ProducerErrors(sink), ProducerStatistics()
         self._abandoned = False
         self._has_withdrawn = False
         self._claim: WriterClaim | None = None
@@ -175,6 +151,11 @@ class KafkaWriter:
     def abandon(self) -> None:
         """Give up the write under way within a slice; see ``Interruptible``."""
         self._abandoned = True
+
+    def take_counts(self) -> ClientCounts:
+        """Return retries, transactions and what is queued; see ``CountsWork``."""
+        queued = len(self._producer) if self._producer is not None else 0
+        return self._statistics.take(queued)
 
     def close(self) -> None:
         """Drop what is not delivered, and the connection."""
@@ -396,6 +377,7 @@ class KafkaWriter:
     def _new_producer(self, **more: Any) -> Any:
         callbacks = {
             "error_cb": self._errors.note,
+            "stats_cb": self._statistics.note,
             "on_delivery": self._note_delivery,
             "delivery.report.only.error": True,
             "logger": log,

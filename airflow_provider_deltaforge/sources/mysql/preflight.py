@@ -28,6 +28,7 @@ from airflow_provider_deltaforge.sources.mysql.grants import (
     missing_privileges,
 )
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
+from airflow_provider_deltaforge.sources.mysql.retention import retention_s
 from airflow_provider_deltaforge.sources.mysql.snapshot.views import log_end
 from airflow_provider_deltaforge.sources.shared.preflight import (
     RATE_PROBE_S,
@@ -379,12 +380,6 @@ def _log_rate(connection: Any) -> float | None:
     if again != file:
         return None
     return round((later - offset) / max(time.monotonic() - started, RATE_PROBE_S), 1)
-
-
-def retention_s(settings: Mapping[str, str]) -> int:
-    """Return for how long the server keeps its log, in seconds; 0 is for ever."""
-    seconds = int(float(settings.get("binlog_expire_logs_seconds", "0") or 0))
-    return seconds or int(float(settings.get("expire_logs_days", "0") or 0) * 86_400)
 
 
 def forecast(

@@ -32,6 +32,7 @@ from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySql
 from airflow_provider_deltaforge.sources.shared.preflight import checked
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
+from airflow_provider_deltaforge.storage.records.measurements import LogRetention
 
 SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
 
@@ -265,6 +266,14 @@ class MySqlSource(Source):
             return connections.read_head(connection).as_json()
         finally:
             connection.close()
+
+    def log_retention(self, position: Position, commit_ms: int | None) -> LogRetention | None:
+        """Return how much log lies before and behind us, and when the server may drop it."""
+        from airflow_provider_deltaforge.sources.mysql.retention import log_retention
+
+        at = positions.LogPosition.from_json(position)
+        with closing(self.connect()) as connection:
+            return log_retention(connection, at, commit_ms)
 
     def address(self) -> MySqlDsn:
         """Return where the server is, and how TLS is used with it.

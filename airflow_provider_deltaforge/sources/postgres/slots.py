@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.errors import FatalError, PositionLostError, Sp
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, row_of, rows_of
+from airflow_provider_deltaforge.storage.records.measurements import LogRetention
 
 log = logging.getLogger(__name__)
 
@@ -238,6 +239,28 @@ class HeldSlot:
 def held_slots(connection: Any) -> list[HeldSlot]:
     """Return the slots of this database, those first that keep most."""
     return [HeldSlot(*row) for row in rows_of(connection, _SLOTS, "listing replication slots")]
+
+
+_RETENTION = """
+SELECT pg_wal_lsn_diff(now.lsn, s.restart_lsn)::bigint,
+       greatest(pg_wal_lsn_diff(now.lsn, %s::pg_lsn), 0)::bigint, s.safe_wal_size
+  FROM pg_replication_slots s,
+       LATERAL (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                            ELSE pg_current_wal_lsn() END AS lsn) now
+ WHERE s.slot_name = %s
+"""
+
+
+def log_retention(connection: Any, name: str, position: WalPosition) -> LogRetention | None:
+    """Return what a slot keeps back; None if there is none of this name.
+
+    How much may still be written the server says where ``max_slot_wal_keep_size`` limits it.
+    """
+    doing = "asking what the replication slot keeps"
+    row = row_of(connection, _RETENTION, doing, (lsn_text(position.lsn), name))
+    if row is None:
+        return None
+    return LogRetention(kept_bytes=row[0], behind_bytes=row[1], left_bytes=row[2])
 
 
 def drop_slot(connection: Any, name: str) -> None:

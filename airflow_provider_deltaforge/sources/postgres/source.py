@@ -31,6 +31,7 @@ from airflow_provider_deltaforge.sources.postgres.settings import (
 )
 from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
+from airflow_provider_deltaforge.storage.records.measurements import LogRetention
 
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
@@ -288,6 +289,15 @@ class PostgresSource(Source):
         with self._connected() as connection:
             info = server_info(connection)
             check_reach(connection, replication, info, at, self.slot_settings.name)
+
+    def log_retention(self, position: Position, commit_ms: int | None) -> LogRetention | None:
+        """Return what the server keeps back for our slot, and what may still be written."""
+        from airflow_provider_deltaforge.sources.postgres.slots import log_retention
+
+        del commit_ms
+        at = positions.WalPosition.from_json(position)
+        with self._connected() as connection:
+            return log_retention(connection, self.slot_settings.name, at)
 
     @property
     def _beside(self) -> bool:

@@ -55,6 +55,11 @@ class ControlRecord(Record):
     replays: list[ReplayRequest] = Field(default_factory=list)
     """Replays of dead letters that were asked for and not served yet."""
     restarts: list[int] = Field(default_factory=list)
+    """When drivers of this generation were started again, in ms since the epoch."""
+    restarts_total: int = 0
+    """Of every generation."""
+    pauses: int = 0
+    resumes: int = 0
     updated_at_ms: int = 0
 
     def request(self, ticket: str) -> Request | None:
@@ -325,9 +330,14 @@ class Control:
         """
         record = self.read()
         fence = self.take_epoch("deleted")
-        kinds, prefix = names.OF_PIPELINES, f"{self.pipeline}/"
-        owned = [Delete(kind, key) for kind in kinds for key, _ in self.store.items(kind, prefix)]
-        single = [Delete(name, self.pipeline) for name in (names.PROGRESS, names.DOCUMENTS)]
+        prefix = f"{self.pipeline}/"
+        owned = [
+            Delete(kind, key)
+            for kind in names.OF_PIPELINES
+            for key, _ in self.store.items(kind, prefix)
+        ]
+        whole = (names.PROGRESS, names.MEASUREMENTS, names.DOCUMENTS)
+        single = [Delete(name, self.pipeline) for name in whole]
         self.store.transact([*owned, *single, begins_anew(self.pipeline)], fence)
         DeadLetterRecords(self.store, self.pipeline).purge()
         if record is not None:

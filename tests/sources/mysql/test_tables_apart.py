@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_deltaforge.control.metrics import families
+from airflow_provider_deltaforge.control.metrics import Observed, families
 from tests.servers import sql
 from tests.sources.mysql.reading import fresh_database
 from tests.sources.mysql.table_run import TableRun
@@ -76,7 +76,9 @@ def test_a_table_stops_alone_and_streams_again_from_its_copy_on(server, pipeline
     assert f"deltaforge snapshot FILE --tables {NAME}.a" in stopped["reason"]
     wait_for("the status", lambda: run.status().status == "running")
     assert run.status().reason == f"degraded, 1 table stopped: {NAME}.a"
-    (gauge,) = [f for f in families([run.status()]) if f.name == "deltaforge_tables_stopped"]
+    (gauge,) = [
+        f for f in families([Observed(run.status())]) if f.name == "deltaforge_tables_stopped"
+    ]
     assert gauge.samples[0].value == 1
 
     assert run.ask(f"{NAME}.a").state == "done"
