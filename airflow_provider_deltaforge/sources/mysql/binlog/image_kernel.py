@@ -123,9 +123,9 @@ def is_whole(src, present, count):
 def is_whole_but_hidden(src, present, columns, first, count):
     """Return whether an event's images have all of a table's columns that are delivered."""
     for i in range(count):
-        if (src[present + (i >> 3)] >> (i & 7)) & 1 == 0:
-            if columns[(first + i) * FIELDS + ROLE] != HIDDEN:
-                return False
+        is_present = (src[present + (i >> 3)] >> (i & 7)) & 1
+        if is_present == 0 and columns[(first + i) * FIELDS + ROLE] != HIDDEN:
+            return False
     return True
 
 

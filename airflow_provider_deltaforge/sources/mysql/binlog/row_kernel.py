@@ -208,10 +208,12 @@ def _decode_partial_event(
     result = np.int64(DONE)
     if pos >= stop:
         return pos, np.int64(ABSENT_VALUE)
-    if key[0] == key[1] and kind != WRITE and not is_whole(src, present, count):
+    is_whole_row = is_whole(src, present, count)
+    if not is_whole_row and end < 0:
         # MariaDB 11 leaves the hash of a long UNIQUE value out of an image that is whole otherwise.
-        if end >= 0 or not is_whole_but_hidden(src, present, tables[0], first, count):
-            return pos, np.int64(ABSENT_KEY)
+        is_whole_row = is_whole_but_hidden(src, present, tables[0], first, count)
+    if key[0] == key[1] and kind != WRITE and not is_whole_row:
+        return pos, np.int64(ABSENT_KEY)
     while pos < stop:
         length = skip_row(src, pos, stop, tables[0], first, count, kind, present) - pos
         if n >= rows_room or max(before, after, key_at) + length * 6 + fixed > room:
