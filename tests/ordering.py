@@ -23,6 +23,7 @@ _ROUGH_S: Mapping[str, int] = {
     "tests/e2e/": 45,
     "tests/chaos/": 120,
     "tests/engine/test_zombies.py": 80,
+    "tests/page/": 20,
     "tests/prove/": 40,
     "tests/engine/test_kills.py": 65,
     "tests/engine/test_behind_kills.py": 200,

@@ -2,7 +2,7 @@
 
 import { h, useEffect, useRef } from "./react.js";
 import { pipelinePath, useAnswer } from "./client.js";
-import { Answered, Command, Muted } from "./parts.js";
+import { Answered, Command } from "./parts.js";
 
 const EVERY_MS = 3000;
 const LINES = 300;
@@ -27,9 +27,9 @@ const Lines = ({ lines }) => {
 
 export const Log = ({ pipeline: { name } }) =>
   h(Answered, { answer: useAnswer(pipelinePath(name, "log"), { lines: LINES }, EVERY_MS) },
-    ({ lines, missing }) => (missing ? h(Muted, null, missing) : h(Lines, { lines })));
+    ({ lines, missing }) => (missing ? h("p", { className: "df-muted" }, missing) : h(Lines, { lines })));
 
 export const Document = ({ pipeline: { spec } }) =>
   spec && Object.keys(spec).length
     ? h(Command, { label: "The document" }, JSON.stringify(spec, null, 2))
-    : h(Muted, null, "You may not read this document, or none is kept.");
+    : h("p", { className: "df-muted" }, "You may not read this document, or none is kept.");

@@ -13,14 +13,11 @@ const percent = (share) => `${(share * 100).toFixed(share > 0 && share < 0.1 ? 2
 
 const time = (text) => (text ? moment(Date.parse(text)) : "–");
 
-// An answer of something that the document may have switched off: then the API says by which key.
-const Switched = ({ answer, children, what }) => {
-  const { data, error } = answer;
-  if (data === null && error && error.status >= 400 && error.status < 500 && error.status !== 403) {
-    return h(Alert, { title: `${what} is off`, tone: "info" }, h("p", null, h(Words, { text: error.message })));
-  }
-  return h(Answered, { answer }, children);
-};
+// An answer about something that the document may leave off: then the API says which key turns it on.
+const Switched = ({ answer, children, what }) =>
+  answer.error?.code === "SENSING_OFF"
+    ? h(Alert, { title: `${what} is off`, tone: "info" }, h("p", null, h(Words, { text: answer.error.message })))
+    : h(Answered, { answer }, children);
 
 const typesOf = (types) => (Array.isArray(types) ? types.join(" | ") : String(types ?? "–"));
 
@@ -38,12 +35,20 @@ const Fields = ({ fields }) =>
     })),
   });
 
+const Changes = ({ changes }) =>
+  changes.length > 0 && h(Grid, {
+    columns: [{ name: "Change", right: true }, { name: "When" }, { name: "New fields" }, { name: "New types" }],
+    label: "Changes of the structure",
+    rows: [...changes].reverse().map((change) => ({
+      cells: [number(change.sequence), time(change.at), change.added.join(", ") || "–", change.changed.join(", ") || "–"], key: String(change.sequence) })),
+  });
+
 const Sensed = ({ name, table }) => {
   const path = pipelinePath(name, "sensing", "schemas", table);
   const schema = useAnswer(path, {}, SLOWLY_MS);
   const exported = useAnswer(`${path}/json-schema`, {}, SLOWLY_MS);
   return h(Section, { title: table },
-    h(Answered, { answer: schema }, (found) => h(Fields, { fields: found.fields ?? [] })),
+    h(Answered, { answer: schema }, (found) => h(Fragment, null, h(Fields, { fields: found.fields }), h(Changes, { changes: found.evolutions }))),
     h("details", null, h("summary", null, "As JSON Schema"),
       h(Switched, { answer: exported, what: "The export" }, (text) => h(Command, { label: "JSON Schema" }, JSON.stringify(text, null, 2)))));
 };
@@ -70,7 +75,21 @@ const Sensing = ({ name }) => {
     known && schemas.data.some(({ table }) => table === view.get("sensed")) && h(Sensed, { key: view.get("sensed"), name, table: view.get("sensed") }));
 };
 
-const examplesOf = ({ examples }) => (examples ?? []).map((example) => (typeof example === "string" ? example : JSON.stringify(example))).join(" · ");
+const detailsOf = (record) =>
+  [record.samples.join(" · "), record.new_fields?.length && `new: ${record.new_fields.join(", ")}`,
+    record.type_changes?.length && `changed: ${record.type_changes.join(", ")}`].filter(Boolean).join("; ");
+
+const Records = ({ table }) =>
+  h(Fragment, null, h("div", { className: "df-strong" }, table.table), h(Grid, {
+    columns: [{ name: "Column" }, { name: "Kind" }, { name: "Expected" }, { name: "Observed" }, { name: "Count", right: true },
+      { name: "Share", right: true }, { name: "Last seen" }, { name: "Examples, shortened and masked" }],
+    label: `Drift of ${table.table}`,
+    rows: table.records.map((record) => ({
+      cells: [h("span", { className: "df-strong" }, record.column), record.drift_type.replaceAll("_", " "), h(Code, null, record.expected),
+        h(Code, null, record.observed), number(record.count), percent(record.share), time(record.last_seen), h(Code, null, detailsOf(record) || "–")],
+      key: `${record.column} ${record.drift_type}`,
+    })),
+  }));
 
 const Drift = ({ name }) => {
   const answer = useAnswer(pipelinePath(name, "drift"), {}, SLOWLY_MS);
@@ -85,17 +104,7 @@ const Drift = ({ name }) => {
         key: table.table,
       })),
     }),
-    tables.filter((table) => table.columns?.length).map((table) => h(Fragment, { key: table.table },
-      h("div", { className: "df-strong" }, table.table),
-      h(Grid, {
-        columns: [{ name: "Column" }, { name: "Kind" }, { name: "Expected" }, { name: "Observed" }, { name: "Count", right: true }, { name: "Examples" }],
-        label: `Drift of ${table.table}`,
-        rows: table.columns.map((column, index) => ({
-          cells: [column.column, (column.drift_type ?? column.kind ?? "–").replaceAll("_", " "), h(Code, null, column.expected_type ?? column.expected ?? "–"),
-            h(Code, null, typesOf(column.observed_types ?? column.observed)), number(column.mismatch_count ?? column.count), h(Code, null, examplesOf(column) || "–")],
-          key: `${column.column} ${index}`,
-        })),
-      }))))));
+    tables.filter(({ records }) => records.length).map((table) => h(Records, { key: table.table, table })))));
 };
 
 export const Structure = ({ pipeline: { name } }) => h(Stack, null, h(Sensing, { name }), h(Drift, { name }));

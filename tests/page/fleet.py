@@ -124,6 +124,8 @@ class _Pipeline:
         self.beat(self.store)
 
     def beat(self, store):
+        if self.progress.status == "failed" and self.progress.beat > 1:
+            return
         if self.progress.status == "running":
             more = self.progress.events + 1_190
             self.progress = self.progress.model_copy(update={"events": more})
