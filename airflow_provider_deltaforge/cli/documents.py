@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.control.plan import plan as plan_of
 from airflow_provider_deltaforge.control.preflight import preflight as ask
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.precompile import precompile_for
+from airflow_provider_deltaforge.sensing import structures
 from airflow_provider_deltaforge.sensing.data_drift import detector as data_drift
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.json_schema import json_schema
@@ -108,6 +109,7 @@ def preflight(file: _FileArgument) -> None:
         json_fields.precompile()  # Templates of sinks name fields of row images.
         if pipeline.spec.schema_sensing.enabled:
             data_drift.precompile()
+            structures.precompile()
 
 
 def plan(

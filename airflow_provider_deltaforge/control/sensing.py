@@ -4,7 +4,7 @@ The shapes are those of the REST API. A table is named ``shop.orders``, one of i
 ``shop.orders:metadata``; ``orders`` and ``orders:metadata`` do where only one table is meant.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.table_names import quoted_parts, unquoted
 from airflow_provider_deltaforge.sensing.json_schema import Dialect
 from airflow_provider_deltaforge.sensing.json_schema import json_schema as exported
+from airflow_provider_deltaforge.sensing.paths import DYNAMIC_KEY, ELEMENT_KEY, shown
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.spec.sensing import SchemaSensing
 from airflow_provider_deltaforge.storage.contract import Store
@@ -137,9 +138,9 @@ def classifications(store: Store, pipeline: str, table: str) -> dict[str, Any]:
     """
     sensed = _Sensed(store, pipeline)
     found = sensed.named(table)
-    paths = {_path(known.path): _classified(known) for known in found.maps}
+    paths = {shown(known.path): _classified(known) for known in found.maps}
     for name, column in sensed.columns(found).items():
-        paths.update({_path([name, *known.path]): _classified(known) for known in column.maps})
+        paths.update({shown([name, *known.path]): _classified(known) for known in column.maps})
     return {"table": found.name, "paths": paths}
 
 
@@ -199,6 +200,12 @@ def structure_changes(store: Store, pipeline: str) -> list[dict[str, Any]]:
             "events_analyzed": table.sampled_late,
             "events_with_drift": table.drifted,
             "new_fields": [path for path, value in _places(table.root) if value.late],
+            "removed_fields": [path for path, value in _places(table.root) if value.late_optional],
+            "type_changes": [
+                {"field": path, "types": value.types, "new_types": value.late_types}
+                for path, value in _places(table.root)
+                if value.late_types
+            ],
             "changes": [
                 _evolution(evolution) for evolution in table.evolutions if evolution.is_late
             ],
@@ -317,19 +324,11 @@ def _classified(known: SensedMap) -> dict[str, Any]:
     return shown
 
 
-def _path(keys: Sequence[str]) -> str:
-    """Return ``a.b``, ``a[]`` for the elements of ``a``, ``a.<*>`` for the values of a map."""
-    text = ""
-    for key in keys:
-        text += key if key == "[]" or not text else f".{key}"
-    return text
-
-
 def _places(value: SensedValue, path: tuple[str, ...] = ()) -> Iterator[tuple[str, SensedValue]]:
     for name, inner in value.fields.items():
-        yield _path((*path, name)), inner
+        yield shown((*path, name)), inner
         yield from _places(inner, (*path, name))
-    for name, below in (("<*>", value.dynamic), ("[]", value.elements)):
+    for name, below in ((DYNAMIC_KEY, value.dynamic), (ELEMENT_KEY, value.elements)):
         if below is not None:
             yield from _places(below, (*path, name))
 

@@ -117,7 +117,7 @@ class Spec(Settings):
     commit_policy: CommitPolicy = CommitPolicy()
     """Which sinks must hold a batch before the pipeline goes on."""
     schema_sensing: SchemaSensing = SchemaSensing()
-    """Learning the shape of JSON columns."""
+    """Learning what rows and JSON columns hold."""
     journal: Journal = Journal()
     """The dead-letter queue."""
     storage: StorageSettings | None = None
@@ -275,8 +275,12 @@ def _asks_of_sinks(spec: Any) -> Iterator[_Ask]:
 
 
 def _asks_of_policies(spec: Any) -> Iterator[_Ask]:
-    if spec.schema_sensing.enabled:
-        yield "spec.schema_sensing.enabled", "true"
+    sensing = spec.schema_sensing
+    if sensing.enabled and sensing.output.emit_events:
+        yield (
+            "spec.schema_sensing.output.emit_events",
+            "true; changes of sensed schemas are logged, counted and shown, not sent to sinks",
+        )
     if spec.delivery.parallelism > 1:
         yield "spec.delivery.parallelism", f"{spec.delivery.parallelism} lanes"
 

@@ -34,8 +34,8 @@ touched. `${source.table}`, `${after.id}` and other fields of the event are fill
 sinks and processors only.
 
 What is marked *not in this release* is checked like everything else, and refused when the pipeline
-starts. So are, whatever the plug-in: `schema_sensing.enabled`, `sharding`, `connection_policy` and
-a `delivery.parallelism` above 1.
+starts. So are, whatever the plug-in: `schema_sensing.output.emit_events`, `sharding`,
+`connection_policy` and a `delivery.parallelism` above 1.
 
 `spec.storage` names the state store of `deltaforge run` and `snapshot`; a `--store`,
 `DELTAFORGE_STORE` or Airflow connection that names another one is refused. `status`, `pause` and

@@ -135,8 +135,9 @@ class TestUnbuilt:
         ("written", "line"),
         [
             (
-                document(spec="schema_sensing: {enabled: true}"),
-                "spec.schema_sensing.enabled: true",
+                document(spec="schema_sensing: {enabled: true, output: {emit_events: true}}"),
+                "spec.schema_sensing.output.emit_events: true; changes of sensed schemas are "
+                "logged, counted and shown, not sent to sinks",
             ),
             (document(spec="delivery: {parallelism: 4}"), "spec.delivery.parallelism: 4 lanes"),
             (

@@ -36,6 +36,7 @@ from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, 
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery
+from airflow_provider_deltaforge.engine.lane.schema_sensing import LaneSensing
 from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity, advised
 from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
 from airflow_provider_deltaforge.engine.read.empty_progress import EmptyProgress
@@ -117,6 +118,11 @@ class Lane:
         )
         self._sink_positions = SinkPositions(context, self._stats, self._heartbeat)
         self._skip_list = SkipList(self._source, self._sink_ids)
+        self._sensing = (
+            LaneSensing(context, self._stats, lookup(self._registry))
+            if spec.schema_sensing.enabled
+            else None
+        )
         self._storing = threading.Lock()
         self._empty_progress = EmptyProgress(context.job.tuning.idle_checkpoint_s)
 
@@ -130,6 +136,8 @@ class Lane:
             outcome = self._ended_by(error)
         finally:
             self._rendering.close()
+            if self._sensing is not None:
+                self._sensing.close()
         self._keep_data_drift()
         self._dead_letters.log_counts()
         self._heartbeat.finish(outcome)
@@ -168,6 +176,8 @@ class Lane:
         self._retry(self._rendering.open)
         if self._detector is not None:
             self._detector.open()
+        if self._sensing is not None:
+            self._retry(self._sensing.open)
         while True:
             opened = self._retry(self._open)
             reader = opened.reader
@@ -307,6 +317,8 @@ class Lane:
         if batch.rows.num_rows:
             self._measured.stage("process", batch.trigger, time.perf_counter() - begun_s)
         self._dead_letters.check(rendered, batch.rows)
+        if self._sensing is not None:
+            self._sensing.observe(rendered.processed.rows)
         reach(CrashPoint.BATCH_RENDERED)
         stats = BatchStats.of(batch.rows, batch.nbytes, read_ms)
         if self._detector is None:

@@ -5,11 +5,11 @@ successor goes on with an older state and learns the rest again: people never sa
 """
 
 import base64
-from collections.abc import Iterable
+import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import Field, field_serializer, field_validator
+from pydantic import ConfigDict, Field, field_serializer, field_validator
 
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
@@ -24,14 +24,16 @@ JSON_TYPES = ("null", "boolean", "integer", "number", "string", "bytes", "array"
 class SensedValue:
     """What was seen at one place of a JSON structure: a field, an element, or the whole.
 
-    Places are counted by events, also where one event has a place several times. Only places that
-    are reached by names alone are counted, not those inside arrays and maps.
+    ``late`` is what came when the warm-up was over.
     """
 
     types: list[str] = field(default_factory=list)
     """See ``JSON_TYPES``."""
     optional: bool = False
     """An object was seen without this field."""
+    pending: bool = False
+    """Its object may be a map: it becomes a field, or one of the map's keys, when that is decided.
+    Until then the fingerprint leaves it out."""
     fields: dict[str, "SensedValue"] = field(default_factory=dict)
     """Of an object, but for the keys of a map."""
     dynamic: "SensedValue | None" = None
@@ -39,13 +41,14 @@ class SensedValue:
     elements: "SensedValue | None" = None
     """Of an array; None: every array was empty, or none was looked into."""
     seen: int = 0
-    """Events in which the place is there."""
+    """Events in which the place is there. 0 inside arrays and maps, where nobody counts."""
     nulls: int = 0
     """Events in which null stands there."""
     late: bool = False
-    """It was first seen when the warm-up was over."""
+    late_types: list[str] = field(default_factory=list)
+    late_optional: bool = False
     is_cut: bool = False
-    """There is more here than is kept."""
+    """There are more fields here than are kept."""
     minimum: float | int | None = None
     maximum: float | int | None = None
     """Of numbers."""
@@ -63,6 +66,10 @@ class SensedMap(Settings):
     """Keys from the whole to the objects; ``[]`` for an element, ``<*>`` for a map's value."""
     objects: int
     """Objects that were looked at."""
+    keys: int = 0
+    """Their keys, all together."""
+    additions: int = 0
+    next_decision: int = 0
     decided: Literal["fields", "map"] | None = None
     confidence: float = 0.0
     stable: list[str] = Field(default_factory=list)
@@ -102,20 +109,22 @@ class Evolution(Settings):
 class SensedTable(Record):
     """What is known of the events of one table, or of the values of one of its JSON columns."""
 
+    model_config = ConfigDict(frozen=False)
+
     v: Literal[1] = 1
     tenant: str
     table: str
     """Its full name, ``shop.orders``."""
     column: str | None = None
     """The JSON column; None: the whole row, as sinks receive it in ``after``."""
-    fingerprint: str
+    fingerprint: str = ""
     """16 hex digits."""
-    sequence: int
+    sequence: int = 0
     event_count: int = 0
     sampled: int = 0
     """Events that were looked at."""
     sampled_late: int = 0
-    """Those of them after the warm-up."""
+    """Those of them when the warm-up was over."""
     drifted: int = 0
     """Those of the latter that have fields or types which the warm-up did not see."""
     unreadable: int = 0
@@ -129,7 +138,7 @@ class SensedTable(Record):
     max_cache_size: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
-    root: SensedValue
+    root: SensedValue = Field(default_factory=SensedValue)
     maps: list[SensedMap] = Field(default_factory=list)
     evolutions: list[Evolution] = Field(default_factory=list)
     """The latest; the first of all is how it began."""
@@ -152,9 +161,9 @@ class SensedTables:
         found = self._store.items(names.SENSING, self._prefix)
         return [SensedTable.from_stored(text, f"the sensed schema {key}") for key, text in found]
 
-    def put(self, tables: Iterable[SensedTable]) -> list[Put]:
-        """Return the writes that keep records."""
-        return [
-            Put(names.SENSING, f"{self._prefix}{table.name}", table.model_dump_json().encode())
-            for table in tables
-        ]
+    def put(self, table: SensedTable) -> Put:
+        """Return the write that keeps a record."""
+        # What has its default stays out: most of a tree is defaults.
+        fields = table.model_dump(mode="json", exclude_defaults=True)
+        text = json.dumps({"v": table.v, **fields}, separators=(",", ":"))
+        return Put(names.SENSING, f"{self._prefix}{table.name}", text.encode())

@@ -7,10 +7,12 @@ from airflow_provider_deltaforge.sources.mysql.catalog import TableSize
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
 from airflow_provider_deltaforge.sources.mysql.grants import granted_by_column, missing_privileges
 from airflow_provider_deltaforge.sources.mysql.preflight import forecast, log_findings, retention_s
+from tests.docs.pages import blocks
 from tests.servers import mysql, sql
 from tests.sources.mysql.reading import fresh_database, source_of
 
 GIB = 1 << 30
+_NAMES = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 
 @pytest.fixture(params=["mysql", "mariadb"])
@@ -100,6 +102,18 @@ def test_rights_to_some_columns_are_named_as_the_server_has_them(server, by_colu
     for name in ("`odd.name`", "t"):
         sql.execute(server, f"GRANT SELECT ON partly.{name} TO 'partly'@'%'")
     assert by_column()["privileges"].verdict == "ok"
+
+
+def test_the_privileges_of_the_page_are_enough(server):
+    fresh_database(server, "shop", "CREATE TABLE orders (id int primary key)")
+    shown = [block for block in blocks("sql") if block.page == "docs/mysql.md"]
+    [grants] = [
+        b.text for b in shown if b.text.startswith(f"-- {_NAMES[server.name]}\nCREATE USER")
+    ]
+    statements = [text.strip() for text in grants.split("\n", 1)[1].split(";") if text.strip()]
+    sql.execute(server, "DROP USER IF EXISTS 'deltaforge'@'%'", *statements)
+    found = source_of(server, "shop", user="deltaforge:change-me").preflight()
+    assert [finding for finding in found if finding.verdict != "ok"] == []
 
 
 def test_rights_that_a_pattern_or_a_role_brings_are_seen(server, by_column):

@@ -120,6 +120,16 @@ def is_whole(src, present, count):
 
 
 @kernel
+def is_whole_but_hidden(src, present, columns, first, count):
+    """Return whether an event's images have all of a table's columns that are delivered."""
+    for i in range(count):
+        is_present = (src[present + (i >> 3)] >> (i & 7)) & 1
+        if is_present == 0 and columns[(first + i) * FIELDS + ROLE] != HIDDEN:
+            return False
+    return True
+
+
+@kernel
 def _behind_options(src, pos, columns, first, count):
     """Return the offset after the options of a partial update's JSON columns."""
     some = src[pos] & 1

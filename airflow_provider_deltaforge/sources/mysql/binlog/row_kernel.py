@@ -27,6 +27,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.image_kernel import (
     REFUSED,
     is_current,
     is_whole,
+    is_whole_but_hidden,
     lacks_key,
     put_absent_names,
     put_image,
@@ -205,8 +206,14 @@ def _decode_partial_event(
     n, tx, tx_row, event = state[OUT_ROWS], state[TX], state[TX_ROW], state[EVENT]
     bitmap = (count + 7) >> 3
     result = np.int64(DONE)
-    if pos >= stop or (key[0] == key[1] and kind != WRITE and not is_whole(src, present, count)):
-        return pos, np.int64(ABSENT_KEY if pos < stop else ABSENT_VALUE)
+    if pos >= stop:
+        return pos, np.int64(ABSENT_VALUE)
+    is_whole_row = is_whole(src, present, count)
+    if not is_whole_row and end < 0:
+        # MariaDB 11 leaves the hash of a long UNIQUE value out of an image that is whole otherwise.
+        is_whole_row = is_whole_but_hidden(src, present, tables[0], first, count)
+    if key[0] == key[1] and kind != WRITE and not is_whole_row:
+        return pos, np.int64(ABSENT_KEY)
     while pos < stop:
         length = skip_row(src, pos, stop, tables[0], first, count, kind, present) - pos
         if n >= rows_room or max(before, after, key_at) + length * 6 + fixed > room:

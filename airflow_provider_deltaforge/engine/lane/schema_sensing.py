@@ -1,0 +1,99 @@
+"""Schema sensing of a lane: observes its batches, and keeps what was learned in the state store.
+
+A thread of its own writes, in fenced transactions beside those of checkpoints. A lane that is
+killed leaves an older state, and its successor learns the rest again; a lane that lost its fence
+writes nothing more.
+"""
+
+import logging
+import threading
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.encodings.contract import Schemas
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
+from airflow_provider_deltaforge.sensing.sensor import SchemaSensor
+from airflow_provider_deltaforge.storage.records.sensing import SensedTables
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_TICK_S = 2.0
+_QUIET_S = 10.0
+_COUNTED_S = 60.0
+_RECORDS_MAX = 25  # Of one transaction, so that no checkpoint waits long for it.
+_JOIN_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class LaneSensing:
+    """Senses for one lane. ``observe`` is called by one thread, the others by the lane's.
+
+    Args:
+        context: the opened job; its fence guards every write.
+        stats: where the work is counted.
+        schemas: finds what the catalog says of a table.
+    """
+
+    def __init__(self, context: TaskContext, stats: LaneStats, schemas: Schemas) -> None:
+        self._context, self._stats, self._schemas = context, stats, schemas
+        meta = context.pipeline.metadata
+        self._records = SensedTables(context.store, context.pipeline.name, meta.tenant)
+        self._sensor: SchemaSensor | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="schema sensing", daemon=True)
+        self._is_fenced = False
+
+    def open(self) -> None:
+        """Go on with what is stored, and begin to write. Called once.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        meta, settings = self._context.pipeline.metadata, self._context.pipeline.spec.schema_sensing
+        try:
+            known = self._records.all()
+        except FatalError as error:
+            # Nothing is written over records that this release cannot read.
+            _log.error("schema sensing is off", extra={"reason": redacted(str(error))})
+            return
+        self._sensor = SchemaSensor(settings, meta.tenant, self._schemas, known)
+        self._stats.sensed_by(self._sensor)
+        self._thread.start()
+
+    def observe(self, rows: pa.RecordBatch) -> None:
+        """Take note of change events as sinks receive them."""
+        if self._sensor is not None and rows.num_rows:
+            self._stats.sensed(self._sensor.observe(rows))
+
+    def close(self) -> None:
+        """Write what is not written, and end. Safe to call twice, and before ``open``."""
+        is_first = not self._closing.is_set()
+        self._closing.set()
+        if self._sensor is None or not is_first:
+            return
+        self._thread.join(_JOIN_S)
+        self._context.job.in_time(lambda: self._write(self._sensor, 0.0, 0.0))
+
+    def _run(self) -> None:
+        while not self._closing.wait(_TICK_S):
+            self._write(self._sensor, _QUIET_S, _COUNTED_S)
+
+    def _write(self, sensor: SchemaSensor | None, quiet_s: float, counted_s: float) -> None:
+        if sensor is None or self._is_fenced:
+            return
+        due = sensor.unwritten(quiet_s, counted_s)
+        try:
+            for at in range(0, len(due), _RECORDS_MAX):
+                page = due[at : at + _RECORDS_MAX]
+                writes = [self._records.put(record) for _, record in page]
+                self._context.store.transact(writes, self._context.fence)
+                sensor.wrote(token for token, _ in page)
+        except FencedError:
+            self._is_fenced = True
+        except RetryableError:
+            pass  # The heartbeat tells of it; the next tick tries again.
+        except Exception as error:  # noqa: BLE001 - delivery goes on without it
+            self._is_fenced = True
+            _log.error("sensed schemas are not kept", extra={"reason": redacted(str(error))})
