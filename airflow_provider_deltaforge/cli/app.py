@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.cli import (
     documents,
     driver,
     failover,
+    log,
     run,
     schemas,
     serve,
@@ -57,6 +58,7 @@ snapshot.register(app)
 control.register(app)
 failover.register(app)
 schemas.register(app)
+log.register(app)
 dlq.register(app)
 slots.register(app)
 sinks.register(app)

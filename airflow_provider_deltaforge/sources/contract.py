@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema, TypeSystem
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
+from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention
 
@@ -339,6 +340,24 @@ class Source(PluginSettings):
     def named_tables(self) -> NamedTables | None:
         """Return which table has which name now; None where the log shows renames."""
         return None
+
+    def log_position(self, text: str) -> tuple[Position, Position]:
+        """Return the place in the log that a person writes, and one at or before it to begin at.
+
+        Raises:
+            SpecError: the text names no place, or this source has no log to look into.
+        """
+        raise SpecError(f"the log of a source of type {self.connector} cannot be looked into")
+
+    def independent_changes(self, after: Position, upto: Position) -> Iterator[IndependentChange]:
+        """Yield the changes of captured tables between two positions, as others decode them.
+
+        Never by code of ours, and without disturbing any reader of the log.
+
+        Raises:
+            SpecError: nothing else decodes this source's log.
+        """
+        raise SpecError(f"nothing else decodes the log of a source of type {self.connector}")
 
     def catalog(self, tables: Sequence[TableSchema]) -> Mapping[str, TableSchema | None]:
         """Return the schemas of tables now, by full name; None for one that is gone.

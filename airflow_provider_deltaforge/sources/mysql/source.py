@@ -1,7 +1,7 @@
 """What a document says about a MySQL or MariaDB source."""
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, ClassVar, Literal
 
@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import (
     Finding,
@@ -29,10 +30,13 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
 )
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger, Tag
 from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
+from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.sources.shared.preflight import checked
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention
+
+_INDEPENDENT = "airflow_provider_deltaforge.sources.mysql.independent_log"
 
 SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
 
@@ -199,6 +203,14 @@ class MySqlSource(Source):
         name = f"{self.replica_id}/{reader}/{'once' if once else 'on'}"
         number = 1 + zlib.crc32(name.encode()) % 4_000_000_000
         return self.model_copy(update={"server_id": number})
+
+    def log_position(self, text: str) -> tuple[Position, Position]:
+        """Return the place ``FILE:OFFSET``, of a GTID, or of a stored position."""
+        return load_object(f"{_INDEPENDENT}:log_position")(self, text)  # type: ignore[no-any-return]
+
+    def independent_changes(self, after: Position, upto: Position) -> Iterator[IndependentChange]:
+        """Yield what python-mysql-replication makes of the log between two positions."""
+        yield from load_object(f"{_INDEPENDENT}:independent_changes")(self, after, upto)
 
     def open_snapshot(self) -> Snapshotter:
         """Connect for reading tables."""

@@ -30,6 +30,7 @@ from airflow_provider_deltaforge.sources.postgres.settings import (
     StartPosition,
 )
 from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
+from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 DEFAULT_SCHEMA = "public"
 
+_INDEPENDENT = "airflow_provider_deltaforge.sources.postgres.independent_log"
 _PREFLIGHT = "airflow_provider_deltaforge.sources.postgres.preflight:preflight"
 
 
@@ -273,6 +275,14 @@ class PostgresSource(Source):
                     plan = self._planner(table.db, connection).plan_of_table(schema, table.table)
                     found[table.full_name] = None if plan is None else plan.schema
         return found
+
+    def log_position(self, text: str) -> tuple[Position, Position]:
+        """Return the place of an LSN or a stored position, and where the slot stands."""
+        return load_object(f"{_INDEPENDENT}:log_position")(self, text)  # type: ignore[no-any-return]
+
+    def independent_changes(self, after: Position, upto: Position) -> Iterator[IndependentChange]:
+        """Yield what the plug-in ``test_decoding`` prints of the log between two positions."""
+        yield from load_object(f"{_INDEPENDENT}:independent_changes")(self, after, upto)
 
     def reach(self, position: Position) -> None:
         """Check that the log can be followed from ``position`` on, on the server that answers now.

@@ -1,6 +1,6 @@
 """What a document says about a Turso database or a SQLite file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator
@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
+from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.sources.turso import positions
 from airflow_provider_deltaforge.sources.turso.files import file_of
 from airflow_provider_deltaforge.sources.turso.positions import polled_by_all
@@ -18,6 +19,7 @@ from airflow_provider_deltaforge.sources.turso.tuning import TURSO_TUNING, Turso
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
+_INDEPENDENT = "airflow_provider_deltaforge.sources.turso.independent_log"
 _MODES = "airflow_provider_deltaforge.sources.turso.modes"
 _PREFLIGHT = "airflow_provider_deltaforge.sources.turso.preflight:preflight"
 
@@ -130,6 +132,14 @@ class TursoSource(Source):
     def earliest(self, positions: Sequence[Position]) -> Position | None:
         """Return where reading misses nothing behind any position; None without any."""
         return polled_by_all(positions) or super().earliest(positions)
+
+    def log_position(self, text: str) -> tuple[Position, Position]:
+        """Return the place before a change's number, and where the table of changes begins."""
+        return load_object(f"{_INDEPENDENT}:log_position")(self, text)  # type: ignore[no-any-return]
+
+    def independent_changes(self, after: Position, upto: Position) -> Iterator[IndependentChange]:
+        """Yield what the engine itself makes of the changes between two positions."""
+        yield from load_object(f"{_INDEPENDENT}:independent_changes")(self, after, upto)
 
     def head(self) -> Position:
         """Return the current end of the changes."""

@@ -1,0 +1,288 @@
+"""The log as python-mysql-replication reads it: a second opinion about our own decoder.
+
+It reads under a server id that nothing else has, so that neither the pipeline nor another look at
+the log loses its connection, and leaves nothing on the server.
+"""
+
+import base64
+import json
+import re
+import secrets
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.table_names import qualified_name
+from airflow_provider_deltaforge.sources.mysql import session
+from airflow_provider_deltaforge.sources.mysql.connection import read_head, server_info, translated
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
+from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, file_number
+from airflow_provider_deltaforge.sources.shared.independent_change import (
+    NOT_SAID,
+    IndependentChange,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
+
+_FILE_AND_OFFSET = re.compile(r"([^:\s]+\.\d+):(\d+)")
+_MYSQL_GTID = re.compile(r"([0-9a-fA-F-]{36}):(\d+)")
+_MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
+_BEGINNING = 4
+_LAST = 2**63 - 2
+"""Above every transaction's number."""
+
+
+def log_position(source: "MySqlSource", text: str) -> tuple[Position, Position]:
+    """Return the place that a person writes, and one at or before it where reading may begin.
+
+    Raises:
+        SpecError: it is none of ``FILE:OFFSET``, a GTID and a position as `deltaforge status` shows
+            it.
+    """
+    with closing(source.connect()) as connection:
+        head = read_head(connection)
+    if found := _FILE_AND_OFFSET.fullmatch(text):
+        named = {"file": found[1], "pos": int(found[2]), "server_uuid": head.server_uuid}
+        return named, {**named, "pos": _BEGINNING}
+    if text.startswith("{"):
+        try:
+            position = dict(json.loads(text))
+            LogPosition.from_json(position)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise SpecError(f"--at: {text!r} is no position of a MySQL log") from error
+        return position, position
+    if (found := _MYSQL_GTID.fullmatch(text)) and isinstance(head.gtids, GtidSet):
+        before = head.gtids - GtidSet.parse(f"{found[1]}:{found[2]}-{_LAST}")
+        place = LogPosition("", 0, before, head.server_uuid).as_json()
+        return place, place
+    if (found := _MARIADB_GTID.fullmatch(text)) and isinstance(head.gtids, GtidPos):
+        domain, server, number = map(int, found.groups())
+        before_it = head.gtids.at(domain, server, number - 1)
+        place = LogPosition("", 0, before_it, head.server_uuid).as_json()
+        return place, place
+    raise SpecError(
+        f"--at: {text!r} is no place of this server's log; write FILE:OFFSET (binlog.000002:1234), "
+        "a GTID of one transaction, or the position that `deltaforge status NAME` shows"
+    )
+
+
+def independent_changes(
+    source: "MySqlSource", after: Position, upto: Position
+) -> Iterator[IndependentChange]:
+    """Yield what the library reads of captured tables between two positions.
+
+    Raises:
+        RetryableError, AccessError, PositionLostError: as our own reader.
+    """
+    begin, end = LogPosition.from_json(after), LogPosition.from_json(upto)
+    with closing(source.connect()) as connection:
+        info = server_info(connection)
+    try:
+        with warnings.catch_warnings(), closing(_stream(source, begin, info.mariadb)) as stream:
+            warnings.simplefilter("ignore", DeprecationWarning)  # Of what it says to its driver.
+            yield from _changes(stream, source.matcher.matches, end)
+    except Exception as error:
+        raise translated(error, "reading the log with python-mysql-replication") from error
+
+
+def _stream(source: "MySqlSource", begin: LogPosition, mariadb: bool) -> Any:  # noqa: FBT001
+    from pymysqlreplication import BinLogStreamReader
+    from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, QueryEvent, RotateEvent
+    from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+
+    address = source.address()
+    # By name of the file if it is known: of MariaDB the library takes offsets only so.
+    place: dict[str, Any] = {"log_file": begin.file, "log_pos": begin.pos, "resume_stream": True}
+    if not begin.file:
+        place = {"auto_position": str(begin.gtids), "is_mariadb": mariadb}
+    return BinLogStreamReader(
+        connection_settings={
+            "host": address.host,
+            "port": address.port,
+            "user": address.user,
+            "password": address.password.get_secret_value().encode(),
+            "charset": "utf8mb4",
+            "connect_timeout": source.connect_timeout_s,
+            "read_timeout": source.read_timeout_s,
+            "init_command": session.FIRST,
+            "ssl": address.tls(),
+            "ssl_disabled": address.ssl_mode == "disabled",
+        },
+        server_id=source.beside(f"log-{secrets.token_hex(8)}", once=True).replica_id,
+        use_column_name_cache=True,
+        only_events=[
+            *(WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent),
+            *(GtidEvent, MariadbGtidEvent, QueryEvent, RotateEvent),
+        ],
+        enable_logging=False,
+        **place,
+    )
+
+
+def _changes(
+    stream: Any, is_captured: Callable[[str, str], bool], end: LogPosition
+) -> Iterator[IndependentChange]:
+    from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, QueryEvent
+    from pymysqlreplication.row_event import RowsEvent
+
+    gtid = ""
+    for event in _events(stream):
+        if isinstance(event, str):
+            yield IndependentChange(gtid, "", "?", text=event)
+        elif (file_number(stream.log_file), stream.log_pos) > (file_number(end.file), end.pos):
+            return
+        elif isinstance(event, GtidEvent | MariadbGtidEvent):
+            gtid = str(event.gtid)
+        elif isinstance(event, QueryEvent):
+            if event.query not in ("BEGIN", "COMMIT"):
+                yield IndependentChange(gtid, "", "ddl", text=event.query)
+        elif isinstance(event, RowsEvent) and is_captured(event.schema, event.table):
+            yield from _rows(event, gtid)
+
+
+def _events(stream: Any) -> Iterator[Any]:
+    """Yield the events, and of one that the library does not know, why not."""
+    from pymysql.err import MySQLError
+
+    while True:
+        try:
+            event = stream.fetchone()
+        except (MySQLError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - as it meets what it does not know
+            yield _reason(error)
+            continue
+        if event is None:
+            return
+        yield event
+
+
+def _rows(event: Any, gtid: str) -> Iterator[IndependentChange]:
+    from pymysqlreplication.row_event import DeleteRowsEvent, WriteRowsEvent
+
+    table = qualified_name(event.schema, event.table)
+    try:
+        rows = event.rows
+    except Exception as error:  # noqa: BLE001 - as above
+        yield IndependentChange(gtid, table, "?", text=_reason(error))
+        return
+    columns = {column.name: column for column in event.columns}
+    for row in rows:
+        if isinstance(event, WriteRowsEvent):
+            after = _shown(columns, row["values"], row["none_sources"])
+            yield IndependentChange(gtid, table, "c", None, after)
+        elif isinstance(event, DeleteRowsEvent):
+            before = _shown(columns, row["values"], row["none_sources"])
+            yield IndependentChange(gtid, table, "d", before, None)
+        else:
+            before = _shown(columns, row["before_values"], row["before_none_sources"])
+            after = _shown(columns, row["after_values"], row["after_none_sources"])
+            yield IndependentChange(gtid, table, "u", before, after)
+
+
+def _reason(error: Exception) -> str:
+    return f"python-mysql-replication cannot read it ({type(error).__name__}: {error})"
+
+
+def _shown(
+    columns: Mapping[str, Any], values: Mapping[str, Any], none_sources: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a row in our shapes; what the library leaves open is not said."""
+    return {
+        name: _value(columns.get(name), value, none_sources.get(name, "null"))
+        for name, value in values.items()
+    }
+
+
+def _value(column: Any, value: Any, none_source: str) -> Any:
+    from pymysqlreplication.constants import FIELD_TYPE
+
+    if value is None:
+        if none_source == "empty set":
+            return "" if column is not None and column.set_values else NOT_SAID
+        return None if none_source == "null" else NOT_SAID
+    if column is None:
+        return NOT_SAID
+    shown: Callable[[Any, Any], Any] | None = {
+        FIELD_TYPE.FLOAT: _float,
+        FIELD_TYPE.DOUBLE: lambda _, number: Decimal(repr(number)),
+        FIELD_TYPE.NEWDECIMAL: lambda column, number: f"{number:.{column.decimals}f}",
+        FIELD_TYPE.BIT: lambda column, bits: bits == "1" if column.bits == 1 else int(bits, 2),
+        FIELD_TYPE.SET: lambda column, labels: ",".join(
+            label for label in column.set_values if label in labels
+        ),
+        FIELD_TYPE.JSON: lambda _, document: _document(document),
+        FIELD_TYPE.GEOMETRY: _geometry,
+        FIELD_TYPE.YEAR: lambda _, year: year if year != _YEAR_ZERO else NOT_SAID,
+    }.get(column.type)
+    if shown is not None:
+        return shown(column, value)
+    if isinstance(value, datetime | date | timedelta):
+        return _moment(column, value)
+    return _text(column, value)
+
+
+_YEAR_ZERO = 1900
+"""What the library makes of the year 0000."""
+
+
+def _float(column: Any, number: float) -> Decimal:
+    del column
+    return Decimal(np.format_float_positional(np.float32(number), unique=True))
+
+
+def _geometry(column: Any, value: bytes) -> dict[str, Any]:
+    del column
+    return {
+        "srid": int.from_bytes(value[:4], "little"),
+        "_base64": base64.b64encode(value[4:]).decode(),
+    }
+
+
+def _moment(column: Any, value: datetime | date | timedelta) -> Any:
+    from pymysqlreplication.constants import FIELD_TYPE
+
+    digits = getattr(column, "fsp", 0)
+    if isinstance(value, datetime):
+        zone = "Z" if column.type in (FIELD_TYPE.TIMESTAMP, FIELD_TYPE.TIMESTAMP2) else ""
+        return f"{value:%Y-%m-%dT%H:%M:%S}".zfill(19) + _fraction(value.microsecond, digits) + zone
+    if isinstance(value, date):
+        return value.isoformat()
+    if value < timedelta(0) and digits:
+        return NOT_SAID  # It takes the fraction off on the wrong side.
+    seconds = abs(value) // timedelta(seconds=1)
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return ("-" if value < timedelta(0) else "") + clock + _fraction(value.microseconds, digits)
+
+
+def _fraction(microseconds: int, digits: int) -> str:
+    return f".{microseconds:06}"[: 1 + digits] if digits else ""
+
+
+def _text(column: Any, value: Any) -> Any:
+    from pymysqlreplication.constants import FIELD_TYPE
+
+    if isinstance(value, bytes):
+        return {"_base64": base64.b64encode(value).decode()}
+    if value == "" and column.type == FIELD_TYPE.BLOB:
+        return NOT_SAID  # It shows an empty text for an empty BLOB, too.
+    return value
+
+
+def _document(value: Any) -> Any:
+    """Return a JSON document; the library leaves its texts encoded."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, list):
+        return [_document(part) for part in value]
+    if isinstance(value, dict):
+        return {_document(name): _document(part) for name, part in value.items()}
+    return Decimal(repr(value)) if isinstance(value, float) else value
