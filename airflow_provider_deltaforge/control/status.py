@@ -51,7 +51,6 @@ _NOT_SHOWN = {
     *("batches", "transaction_splits", "source_reconnects", "last_commit_ms", "latency"),
     *("checkpoints", "batch_events", "batch_bytes", "data_drift"),
     *("restarts_total", "pauses", "resumes", "heartbeat_at_ms", "host", "owner"),
-    *("sensing", "sensing_latency", "dynamic_maps"),
 }
 """What lanes count for each other, and metrics and benchmarks read."""
 

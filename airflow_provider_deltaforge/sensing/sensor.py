@@ -25,8 +25,8 @@ from airflow_provider_deltaforge.sensing.dynamic_keys import sketches
 from airflow_provider_deltaforge.sensing.learner import SchemaLearner
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from airflow_provider_deltaforge.spec.sensing import SchemaSensing, SensingNames
+from airflow_provider_deltaforge.storage.records.measurements import SensingCounts
 from airflow_provider_deltaforge.storage.records.sensing import SensedTable
-from airflow_provider_deltaforge.storage.records.stats import SensingCounts
 
 Schemas = Callable[[str, "str | None", str, "str | None"], "TableSchema | None"]
 """Finds a table by database, schema, name and ``schema_version``."""

@@ -7,6 +7,7 @@ import pytest
 from airflow_provider_deltaforge.control import sensing
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.records.measurements import measurements
 from airflow_provider_deltaforge.storage.records.sensing import SensedTables
 from tests.engine.in_process import DRIVER
 from tests.engine.running import RunningLane, begun, events, run_to_the_end
@@ -35,7 +36,7 @@ def goes_on(pipeline, transactions):
 
 def test_a_lane_keeps_what_it_senses_and_a_restart_goes_on_from_there():
     pipeline = begun(policy=SENSED)
-    progress = run_to_the_end(pipeline)
+    run_to_the_end(pipeline)
 
     (first,) = sensing.schemas(pipeline.store, pipeline.name)
     assert first["table"] == "script.rows"
@@ -48,19 +49,22 @@ def test_a_lane_keeps_what_it_senses_and_a_restart_goes_on_from_there():
         ("row", ["integer"], False),
     ]
     assert (fields[1]["minimum"], fields[1]["maximum"]) == (1, 20)
-    counts = progress.sensing["script.rows"]
+    counts = measurements(pipeline.store, pipeline.name).counts.sensing["script.rows"]
     assert (counts.events, counts.evolutions, counts.cache_hits, counts.cache_misses) == (
         60, 0, 59, 1,
     )  # fmt: skip
 
     goes_on(pipeline, 40)
-    progress = run_to_the_end(pipeline, tx=40)
+    run_to_the_end(pipeline, tx=40)
 
     (second,) = sensing.schemas(pipeline.store, pipeline.name)
     assert second["event_count"] == 120
     kept = ("table", "sequence", "fingerprint", "first_seen")
     assert [second[key] for key in kept] == [first[key] for key in kept]
-    assert progress.sensing["script.rows"].events == 120
+    measured = measurements(pipeline.store, pipeline.name)
+    assert measured.counts.sensing["script.rows"].events == 120
+    assert (measured.gauges.sensed_tables, measured.gauges.dynamic_maps) == (1, 0)
+    assert sum(sum(latency.counts) for latency in measured.counts.stages["schema_sensing"].values())
 
 
 def test_sensing_changes_no_event():

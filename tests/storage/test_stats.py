@@ -83,10 +83,7 @@ STORED = {
 }
 
 
-LATER = (
-    *("checkpoints", "batch_events", "batch_bytes", "data_drift"),
-    *("sensing", "sensing_latency", "dynamic_maps"),
-)
+LATER = ("checkpoints", "batch_events", "batch_bytes", "data_drift")
 NEW = {**{name: Stats().model_dump()[name] for name in LATER}, "minute": None}
 """What later releases have counted, from nothing."""
 

@@ -10,7 +10,13 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from airflow_provider_deltaforge import __version__
-from airflow_provider_deltaforge.control.metrics import pipelines, processors, sinks, sources
+from airflow_provider_deltaforge.control.metrics import (
+    pipelines,
+    processors,
+    sensing,
+    sinks,
+    sources,
+)
 from airflow_provider_deltaforge.control.metrics.metric import PREFIX, MetricRow, Observed, filled
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.storage.contract import Store
@@ -18,7 +24,13 @@ from airflow_provider_deltaforge.storage.records.measurements import all_measure
 
 __all__ = ["OF_STORE", "PREFIX", "ROWS", "MetricRow", "Observed", "families", "observe"]
 
-ROWS: tuple[MetricRow, ...] = (*pipelines.ROWS, *sources.ROWS, *sinks.ROWS, *processors.ROWS)
+ROWS: tuple[MetricRow, ...] = (
+    *pipelines.ROWS,
+    *sources.ROWS,
+    *sinks.ROWS,
+    *processors.ROWS,
+    *sensing.ROWS,
+)
 """Every metric of pipelines."""
 
 OF_STORE = (

@@ -148,8 +148,8 @@ ROWS: tuple[MetricRow, ...] = (
     MetricRow(
         "stage_latency_seconds",
         "histogram",
-        "One batch in one stage: decode (a segment of the log), process, deliver, commit; by what "
-        "made the batch full: events, bytes, timer, end.",
+        "One batch in one stage: decode (a segment of the log), process, schema_sensing, deliver, "
+        "commit; by what made the batch full: events, bytes, timer, end.",
         ("stage", "trigger"),
         _stages,
     ),

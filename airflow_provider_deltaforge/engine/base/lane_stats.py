@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilence
 from airflow_provider_deltaforge.storage.records.stats import (
     DataDriftCounts,
-    SensingCounts,
     SinkProgress,
     Stats,
     TableCounts,
@@ -70,16 +69,6 @@ class SinkStats:
         return report
 
 
-class CountsSensing(Protocol):
-    """Counts what schema sensing does."""
-
-    def counts(self) -> dict[str, SensingCounts]:
-        """Return what was counted since it began, by table and JSON column."""
-
-    def dynamic_maps(self) -> int:
-        """Return how many places are maps."""
-
-
 @dataclass
 class LaneStats:
     """Counters and troubles of one lane. Every method may be called from any thread."""
@@ -108,20 +97,10 @@ class LaneStats:
         self._lock = threading.Lock()
         self._lag_ms: int | None = None
         self._reader: LogReader | None = None
-        self._sensor: CountsSensing | None = None
 
     def read_by(self, reader: LogReader | None) -> None:
         """Ask a reader from now on whether its server is heard; None: there is none."""
         self._reader = reader
-
-    def sensed_by(self, sensor: CountsSensing) -> None:
-        """Ask a sensor from now on what it has counted."""
-        self._sensor = sensor
-
-    def sensed(self, seconds: float) -> None:
-        """Count how long sensing took for one batch."""
-        with self._lock:
-            measure(self.counted.sensing_latency, np.array([seconds]))
 
     def resume(self, former: Stats) -> None:
         """Go on counting from an earlier lane's numbers, so that they never fall."""
@@ -137,7 +116,7 @@ class LaneStats:
                 state.status_since_ms = sink.since_ms
         self.processors.add(counted.pop("processors"), known_only=True)
         self.dead_letters.add(counted.pop("dlq"))
-        histograms = {"latency", "batch_events", "batch_bytes", "sensing_latency"}
+        histograms = {"latency", "batch_events", "batch_bytes"}
         begun = Stats(**{name: value for name, value in counted.items() if name not in histograms})
         for name in histograms:
             getattr(begun, name).add(getattr(former, name))
@@ -347,16 +326,7 @@ class LaneStats:
         report.dlq = self.dead_letters.report()
         report.data_drift = self.data_drift()
         report.position, report.lag_ms = self.position(), self.lag_ms()
-        self._add_sensed(report)
         return report
-
-    def _add_sensed(self, report: Stats) -> None:
-        """Add what the lane's own sensor counts to what its predecessors did."""
-        if self._sensor is None:
-            return
-        for name, counts in self._sensor.counts().items():
-            report.sensing.setdefault(name, SensingCounts()).add(counts)
-        report.dynamic_maps = self._sensor.dynamic_maps()
 
     def _held_up(self) -> tuple[str, LastError] | None:
         """Return the sink that the lane waits for, if it cannot go on without it."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import psutil
@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.storage.records.measurements import (
     LogRetention,
     MeasuredCounts,
     ProcessMeasurements,
+    SensingCounts,
     SinkGauges,
     SinkMeasurements,
     TableLatency,
@@ -63,6 +64,16 @@ class _TableTimes:
         return Latency(counts=self.counts[table].tolist(), sum_s=sum_s)
 
 
+class CountsSensing(Protocol):
+    """Counts what schema sensing does."""
+
+    def counts(self) -> dict[str, SensingCounts]:
+        """Return what was counted since it began, by table and JSON column."""
+
+    def dynamic_maps(self) -> int:
+        """Return how many objects are maps."""
+
+
 class LaneMeasurements:
     """Measurements of one lane. Every method may be called from any thread."""
 
@@ -78,6 +89,7 @@ class LaneMeasurements:
         self._retention: LogRetention | None = None
         self._encodings: Callable[[], Mapping[str, Mapping[str, int]]] = dict
         self._encoded: Mapping[str, Mapping[str, int]] = {}
+        self._sensor: CountsSensing | None = None
 
     def resume(self, former: MeasuredCounts, sink_ids: Sequence[str]) -> None:
         """Go on counting from an earlier lane's numbers; sinks that are gone are left out."""
@@ -97,6 +109,10 @@ class LaneMeasurements:
     def encodes_by(self, counts: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
         """Ask from now on what the encoding of each sink counts itself."""
         self._encodings = counts
+
+    def senses_by(self, sensor: "CountsSensing") -> None:
+        """Ask from now on what a sensor has counted."""
+        self._sensor = sensor
 
     def decoded(self, nbytes: int, seconds: float, schemas: int, *, has_events: bool) -> None:
         """Count a segment of the log that was decoded; its ``schemas`` were known."""
@@ -219,17 +235,24 @@ class LaneMeasurements:
             taken = self._encoded.get(sink_id, {})
             for what, count in counted.items():
                 encoding[what] = encoding.get(what, 0) + count - taken.get(what, 0)
+        for name, sensed in ({} if self._sensor is None else self._sensor.counts()).items():
+            is_shown = name in counts.sensing or len(counts.sensing) < TABLES_MAX
+            counts.sensing.setdefault(name if is_shown else OTHER_TABLES, SensingCounts()).add(
+                sensed
+            )
         return counts
 
     def gauges(self) -> Gauges:
         """Return how it is now."""
-        depths = dict(self._depths())
+        depths, sensor = dict(self._depths()), self._sensor
         with self._lock:
             last_s = self._last_event_s
             return Gauges(
                 idle_s=None if last_s is None else round(time.monotonic() - last_s, 3),
                 table_lag_ms=dict(self._table_lag_ms),
                 channel_depth=depths,
+                sensed_tables=None if sensor is None else len(sensor.counts()),
+                dynamic_maps=None if sensor is None else sensor.dynamic_maps(),
                 sinks=dict(self._sinks),
                 processes=processes(),
                 retention=self._retention,

@@ -119,7 +119,7 @@ class Lane:
         self._sink_positions = SinkPositions(context, self._stats, self._heartbeat)
         self._skip_list = SkipList(self._source, self._sink_ids)
         self._sensing = (
-            LaneSensing(context, self._stats, lookup(self._registry))
+            LaneSensing(context, self._measured, lookup(self._registry))
             if spec.schema_sensing.enabled
             else None
         )
@@ -318,7 +318,7 @@ class Lane:
             self._measured.stage("process", batch.trigger, time.perf_counter() - begun_s)
         self._dead_letters.check(rendered, batch.rows)
         if self._sensing is not None:
-            self._sensing.observe(rendered.processed.rows)
+            self._sensing.observe(rendered.processed.rows, batch.trigger)
         reach(CrashPoint.BATCH_RENDERED)
         stats = BatchStats.of(batch.rows, batch.nbytes, read_ms)
         if self._detector is None:

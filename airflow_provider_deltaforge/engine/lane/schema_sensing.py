@@ -11,7 +11,7 @@ import threading
 import pyarrow as pa
 
 from airflow_provider_deltaforge.encodings.contract import Schemas
-from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sensing.sensor import SchemaSensor
@@ -32,12 +32,12 @@ class LaneSensing:
 
     Args:
         context: the opened job; its fence guards every write.
-        stats: where the work is counted.
+        measured: where the work is counted.
         schemas: finds what the catalog says of a table.
     """
 
-    def __init__(self, context: TaskContext, stats: LaneStats, schemas: Schemas) -> None:
-        self._context, self._stats, self._schemas = context, stats, schemas
+    def __init__(self, context: TaskContext, measured: LaneMeasurements, schemas: Schemas) -> None:
+        self._context, self._measured, self._schemas = context, measured, schemas
         meta = context.pipeline.metadata
         self._records = SensedTables(context.store, context.pipeline.name, meta.tenant)
         self._sensor: SchemaSensor | None = None
@@ -59,13 +59,18 @@ class LaneSensing:
             _log.error("schema sensing is off", extra={"reason": redacted(str(error))})
             return
         self._sensor = SchemaSensor(settings, meta.tenant, self._schemas, known)
-        self._stats.sensed_by(self._sensor)
+        self._measured.senses_by(self._sensor)
         self._thread.start()
 
-    def observe(self, rows: pa.RecordBatch) -> None:
-        """Take note of change events as sinks receive them."""
+    def observe(self, rows: pa.RecordBatch, trigger: str) -> None:
+        """Take note of change events as sinks receive them.
+
+        Args:
+            rows: the events.
+            trigger: what made their batch full.
+        """
         if self._sensor is not None and rows.num_rows:
-            self._stats.sensed(self._sensor.observe(rows))
+            self._measured.stage("schema_sensing", trigger, self._sensor.observe(rows))
 
     def close(self) -> None:
         """Write what is not written, and end. Safe to call twice, and before ``open``."""

@@ -5,6 +5,8 @@ the transaction of a heartbeat. A new number is a field here, what raises it (mo
 ``engine.base.measurements``), and a row in ``control.metrics``.
 """
 
+from bisect import bisect_left
+from functools import partial
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -16,6 +18,7 @@ from airflow_provider_deltaforge.storage.records.record import Record
 from airflow_provider_deltaforge.storage.records.stats import Counts, Latency
 
 TABLES_MAX = 50
+SENSING_BUCKETS_S = (0.000_001, 0.000_01, 0.000_1, 0.001, 0.01, 0.1)
 OTHER_TABLES = "other"
 """Stands for every table behind the first ``TABLES_MAX``; names of tables have a dot."""
 
@@ -46,6 +49,23 @@ class SinkMeasurements(Counts):
     """What its encoding counts itself; see ``encodings.contract.EncoderRequest``."""
 
 
+class SensingCounts(Counts):
+    """What schema sensing did with one table's rows, or with one of its JSON columns."""
+
+    events: int = 0
+    evolutions: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    latency: Latency = Field(default_factory=partial(Latency.within, SENSING_BUCKETS_S))
+    """Of events that were looked at; those of one batch count as their average."""
+
+    def measure(self, events: int, seconds: float) -> None:
+        """Count that so many events together took so long."""
+        slot = bisect_left(self.latency.buckets_s, seconds / events)
+        self.latency.counts[slot] += events
+        self.latency.sum_s += seconds
+
+
 class MeasuredCounts(Counts):
     """Numbers that only rise, while drivers of one generation follow each other."""
 
@@ -64,6 +84,8 @@ class MeasuredCounts(Counts):
     """Of batches, by stage, and by what made the batch full."""
     sinks: dict[str, SinkMeasurements] = Field(default_factory=dict)
     """By id."""
+    sensing: dict[str, SensingCounts] = Field(default_factory=dict)
+    """By full name, ``shop.orders:metadata`` for a JSON column, or ``OTHER_TABLES``."""
 
 
 class LogRetention(Settings):
@@ -109,6 +131,10 @@ class Gauges(Settings):
     """Age of each table's last change at its delivery."""
     channel_depth: dict[str, int] = Field(default_factory=dict)
     """What waits between two stages."""
+    sensed_tables: int | None = None
+    """Tables and JSON columns that have a sensed schema; None while nothing is sensed."""
+    dynamic_maps: int | None = None
+    """Objects in them that are maps."""
     sinks: dict[str, SinkGauges] = Field(default_factory=dict)
     processes: dict[str, ProcessMeasurements] = Field(default_factory=dict)
     """By role: ``lane`` carries the events, ``jvm`` is Spark's driver on the same machine."""

@@ -17,7 +17,6 @@ from airflow_provider_deltaforge.spec.settings import Settings
 
 LATENCY_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-SENSING_BUCKETS_S = (0.000_001, 0.000_01, 0.000_1, 0.001, 0.01, 0.1)
 EVENTS_BUCKETS = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 100_000)
 BYTES_BUCKETS = tuple(4**power for power in range(4, 14))  # 256 bytes to 64 MiB.
 
@@ -139,23 +138,6 @@ class DataDriftCounts(Counts):
     """Events of tables of which any did, by full name and drift type."""
 
 
-class SensingCounts(Counts):
-    """What schema sensing did with one table's rows, or with one of its JSON columns."""
-
-    events: int = 0
-    evolutions: int = 0
-    cache_hits: int = 0
-    cache_misses: int = 0
-    latency: Latency = Field(default_factory=partial(Latency.within, SENSING_BUCKETS_S))
-    """Of events that were looked at; those of one batch count as their average."""
-
-    def measure(self, events: int, seconds: float) -> None:
-        """Count that so many events together took so long."""
-        slot = bisect_left(self.latency.buckets_s, seconds / events)
-        self.latency.counts[slot] += events
-        self.latency.sum_s += seconds
-
-
 SinkWord = Literal["starting", "running", "blocked", "behind", "catching_up", "given_up", "failed"]
 """``starting``: its first position is not durable yet. ``behind``, ``catching_up`` and
 ``given_up``: the pipeline goes on without it."""
@@ -218,12 +200,6 @@ class Stats(Settings):
     """By id."""
     dlq: DeadLetterCounts = Field(default_factory=DeadLetterCounts)
     data_drift: DataDriftCounts = Field(default_factory=DataDriftCounts)
-    sensing: dict[str, SensingCounts] = Field(default_factory=dict)
-    """By full name of the table, ``shop.orders:metadata`` for a JSON column."""
-    sensing_latency: Latency = Field(default_factory=Latency)
-    """Of sensing, for one batch."""
-    dynamic_maps: int = 0
-    """Objects that are maps now, of all that is sensed."""
     has_run: bool = False
     """Its driver has delivered, or could have, since it opened the log."""
 
