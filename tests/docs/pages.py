@@ -185,6 +185,11 @@ def links(parsed: list[Token], page: Path) -> Iterator[Link]:
                 yield Link(page, path, anchor)
 
 
+def slug(heading: str) -> str:
+    """Return the anchor of a heading that is the first of its name."""
+    return _NOT_IN_SLUGS.sub("", heading.strip().lower()).replace(" ", "-")
+
+
 @cache
 def anchors(page: Path) -> frozenset[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
@@ -197,9 +202,9 @@ def anchors(page: Path) -> frozenset[str]:
                 for child in parsed[number + 1].children or ()
                 if child.type in ("text", "code_inline")
             )
-            slug = _NOT_IN_SLUGS.sub("", text.strip().lower()).replace(" ", "-")
-            count = found.get(slug, 0)
-            found[slug] = count + 1
+            name = slug(text)
+            count = found.get(name, 0)
+            found[name] = count + 1
             if count:
-                found[f"{slug}-{count}"] = 1
+                found[f"{name}-{count}"] = 1
     return frozenset(found)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.docs.pages import CHECKOUT, Block, fences, tokens
+from tests.docs.pages import CHECKOUT, fences, tokens
 from tests.docs.shell import Shell, matches
 
 PAGE = CHECKOUT / "docs" / "first_pipeline.md"
@@ -16,7 +16,7 @@ def test_every_command_does_what_is_shown(tmp_path):
     try:
         for block in fences(tokens(PAGE), "docs/first_pipeline.md"):
             if block.language == "console":
-                shell.type(_on_a_free_port(block))
+                shell.type(block)
             elif name := re.match(r"# ([\w.]+)\n", block.text):
                 (tmp_path / name[1]).write_text(block.text)
             else:
@@ -27,15 +27,6 @@ def test_every_command_does_what_is_shown(tmp_path):
     said = shell.log.read_text()
     assert said.count("orders: stopped as asked") == 2
     assert "Traceback" not in said
-
-
-def _on_a_free_port(block):
-    return Block(
-        block.page,
-        block.line,
-        block.language,
-        block.text.replace("run --local orders.yaml", "run --local orders.yaml --api-addr off"),
-    )
 
 
 def _add(document, part):
