@@ -36,16 +36,14 @@ EXAMPLE: Mapping[str, Any] = {
     },
 }
 
-BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"type": "object"}, "example": EXAMPLE},
-            "application/yaml": {"schema": {"type": "string"}},
-        },
+
+def body(example: Mapping[str, Any] = EXAMPLE) -> dict[str, Any]:
+    """Return how OpenAPI describes the body of a route that takes a ``DocumentText``."""
+    kinds = {
+        "application/json": {"schema": {"type": "object"}, "example": example},
+        "application/yaml": {"schema": {"type": "string"}},
     }
-}
-"""How OpenAPI describes the body of a route that takes a ``DocumentText``."""
+    return {"requestBody": {"required": True, "content": kinds}}
 
 
 async def _body_text(request: Request) -> str:
@@ -81,13 +79,18 @@ def text_of(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2)
 
 
-def patched(text: str, patch: Mapping[str, Any]) -> str:
+def patched(text: str, patch_text: str) -> str:
     """Return a stored document with a partial one laid over it; see ``merged``.
 
     Raises:
-        ApiError: an item is to be removed that is not there.
+        ApiError: an item is to be removed that is not there, or the partial document is none.
     """
-    return text_of(merged(parse(text).data, patch))
+    patch = parse(patch_text)
+    if patch.problems:
+        raise ApiError(400, "INVALID_REQUEST", "; ".join(map(str, patch.problems)))
+    if not isinstance(patch.data, Mapping):
+        raise ApiError(422, "INVALID_REQUEST", "body: a partial document is an object of keys")
+    return text_of(merged(parse(text).data, patch.data))
 
 
 def shown(text: str | None) -> Any:

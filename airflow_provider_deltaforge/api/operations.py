@@ -120,7 +120,7 @@ def _add_checks(router: APIRouter, context: ApiContext) -> None:
         return {"ok": all(found.verdict != "fail" for found in findings), "findings": shown}
 
     @router.post(
-        "/validate", tags=["documents"], dependencies=[may_read], openapi_extra=documents.BODY
+        "/validate", tags=["documents"], dependencies=[may_read], openapi_extra=documents.body()
     )
     def validate(text: DocumentText) -> dict[str, Any]:
         """Check a document, without keeping it; every problem is named."""

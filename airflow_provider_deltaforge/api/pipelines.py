@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from airflow_provider_deltaforge.api import documents
 from airflow_provider_deltaforge.api.access import Caller
@@ -29,9 +29,7 @@ _FROM_DAGS = (
     "the DAG's document, or send this to a `deltaforge serve`"
 )
 
-Patch = Annotated[
-    dict[str, Any], Body(examples=[{"spec": {"batch": {"max_events": 1000, "max_ms": 500}}}])
-]
+_PATCH = {"spec": {"batch": {"max_events": 1000, "max_ms": 500}}}
 
 
 def routes(context: ApiContext) -> APIRouter:
@@ -83,7 +81,7 @@ def _add_reads(router: APIRouter, context: ApiContext) -> None:
 def _add_changes(router: APIRouter, context: ApiContext) -> None:
     may_change = context.requires("admin")
 
-    @router.post("", openapi_extra=documents.BODY)
+    @router.post("", openapi_extra=documents.body())
     def create_pipeline(text: DocumentText, caller: Caller = may_change) -> dict[str, Any]:
         """Keep a document, and start its pipeline; 409 if there is another of its name.
 
@@ -101,8 +99,10 @@ def _add_changes(router: APIRouter, context: ApiContext) -> None:
             shown = _shown(store, name, context, caller)
             return {**shown, "warnings": list(applied.warnings)}
 
-    @router.patch("/{name}")
-    def patch_pipeline(name: str, patch: Patch, caller: Caller = may_change) -> dict[str, Any]:
+    @router.patch("/{name}", openapi_extra=documents.body(_PATCH))
+    def patch_pipeline(
+        name: str, patch: DocumentText, caller: Caller = may_change
+    ) -> dict[str, Any]:
         """Lay a partial document over the present one; a pipeline that runs is started anew.
 
         Nothing is stopped before the merged document was found to be right.

@@ -57,7 +57,7 @@ export const clientOf = ({ base, query = {}, startsDrivers, token = null }) => {
     send: (method, path, body = {}, more = {}) =>
       ask(address(path, more), { body: method === "DELETE" ? undefined : JSON.stringify(body), method }),
     startsDrivers,
-    sendText: (path, text, type) => ask(address(path), { body: text, method: "POST", type }),
+    sendText: (path, text, type, method = "POST") => ask(address(path), { body: text, method, type }),
   };
 };
 

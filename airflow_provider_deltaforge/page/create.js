@@ -2,8 +2,8 @@
 
 import { h, Fragment, useState } from "./react.js";
 import { Alert, Button, Dialog, Textarea } from "./kit.js";
-import { useChange } from "./client.js";
-import { Field, Refusal, Stack } from "./parts.js";
+import { pipelinePath, useChange } from "./client.js";
+import { Field, Refusal, Stack, Words } from "./parts.js";
 
 const EXAMPLE = `apiVersion: deltaforge/v1
 kind: Pipeline
@@ -22,7 +22,33 @@ spec:
       config: {id: kafka, brokers: kafka:9092, topic: orders}
 `;
 
+const PATCH = `spec:
+  batch: {max_ms: 500}
+  sinks:
+    - config: {id: kafka, topic: orders-v2}
+`;
+
 const YAML = "application/yaml";
+
+// A part of a document, laid over the one that is kept.
+export const Change = ({ close, name }) => {
+  const [text, setText] = useState("");
+  const [made, setMade] = useState(null);
+  const [run, busy, error] = useChange();
+  const send = () => run(async (client) => {
+    const found = await client.sendText(pipelinePath(name), text, YAML, "PATCH");
+    if (found.warnings.length) setMade(found);
+    else close();
+  });
+  return h(Dialog, { close, title: `Change ${name}`,
+    footer: made ? h(Button, { kind: "solid", onClick: close }, "Close") : h(Fragment, null, h(Button, { onClick: close }, "Cancel"),
+      h(Button, { busy: busy !== null, disabled: !text.trim(), kind: "solid", onClick: send }, "Change it")) },
+  made ? made.warnings.map((warning) => h(Alert, { key: warning, tone: "warning" }, warning)) : h(Stack, null,
+    h("p", null, h(Words, { text: "Write the keys that change, from the top; `null` removes one. Sinks and processors are found by their `id`, and `$remove: true` takes one out. A pipeline that runs is started anew, once the whole was found to be right." })),
+    h(Field, { label: "What changes" },
+      h(Textarea, { onChange: ({ target }) => setText(target.value), placeholder: PATCH, rows: 10, spellCheck: false, value: text })),
+    h(Refusal, { error })));
+};
 
 export const Create = ({ close, open }) => {
   const [text, setText] = useState("");

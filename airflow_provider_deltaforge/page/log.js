@@ -1,8 +1,10 @@
 // The end of the driver's log, and the document.
 
-import { h, useEffect, useRef } from "./react.js";
-import { pipelinePath, useAnswer } from "./client.js";
-import { Answered, Command } from "./parts.js";
+import { h, useEffect, useRef, useState } from "./react.js";
+import { Button } from "./kit.js";
+import { pipelinePath, useAnswer, useClient } from "./client.js";
+import { Change } from "./create.js";
+import { Answered, Command, Row, Stack } from "./parts.js";
 
 const EVERY_MS = 3000;
 const LINES = 300;
@@ -29,7 +31,17 @@ export const Log = ({ pipeline: { name } }) =>
   h(Answered, { answer: useAnswer(pipelinePath(name, "log"), { lines: LINES }, EVERY_MS) },
     ({ lines, missing }) => (missing ? h("p", { className: "df-muted" }, missing) : h(Lines, { lines })));
 
-export const Document = ({ pipeline: { spec } }) =>
-  spec && Object.keys(spec).length
-    ? h(Command, { label: "The document" }, JSON.stringify(spec, null, 2))
-    : h("p", { className: "df-muted" }, "You may not read this document, or none is kept.");
+export const Document = ({ pipeline: { name, rights, spec }, refresh }) => {
+  const [changing, setChanging] = useState(false);
+  const { startsDrivers } = useClient();
+  const close = () => {
+    setChanging(false);
+    refresh();
+  };
+  return h(Stack, null,
+    startsDrivers && rights.includes("admin") && h(Row, null, h(Button, { onClick: () => setChanging(true) }, "Change…")),
+    changing && h(Change, { close, name }),
+    spec && Object.keys(spec).length
+      ? h(Command, { label: "The document" }, JSON.stringify(spec, null, 2))
+      : h("p", { className: "df-muted" }, "You may not read this document, or none is kept."));
+};
