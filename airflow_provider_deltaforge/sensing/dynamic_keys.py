@@ -80,12 +80,12 @@ class KeyClassifier:
         is_suspect = self.decided == "fields" and self.additions >= wanted
         if self.objects < self._next_decision and not is_suspect:
             return False
-        self._next_decision = self.objects + (
-            self._settings.min_events if self.is_undecided else self._settings.reevaluate_interval
-        )
         self.additions = 0
         former = self.decided, self.stable
         self.decided, self.stable = self._judged()
+        settings = self._settings
+        wait = settings.min_events if self.is_undecided else settings.reevaluate_interval
+        self._next_decision = self.objects + wait
         return former != (self.decided, self.stable)
 
     def record(self) -> SensedMap:

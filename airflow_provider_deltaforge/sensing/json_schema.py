@@ -74,9 +74,9 @@ def _of_types(value: SensedValue, types: list[str], dialect: Dialect) -> dict[st
     if value.shortest is not None and value.shortest == value.longest:
         schema["description"] = f"Fixed length: {value.shortest}"
     if "object" in types:
-        schema["properties"] = {
-            name: _of_value(inner, dialect) for name, inner in value.fields.items()
-        }
+        fields = {name: _of_value(inner, dialect) for name, inner in value.fields.items()}
+        if fields:
+            schema["properties"] = fields
         if value.dynamic is not None:
             schema["additionalProperties"] = _of_value(value.dynamic, dialect)
         required = [name for name, inner in value.fields.items() if not inner.optional]

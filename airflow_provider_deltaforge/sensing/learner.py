@@ -7,7 +7,7 @@ behind them, are parsed as well, for the keys of maps and for enumerations.
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,7 @@ _MAPS_MAX = 64
 _SKETCH_BYTES = 2 << 20
 _EVOLUTIONS_MAX = 50
 _PATHS_SHOWN = 20
+_PATH_CHARS_MAX = 500
 
 _log = logging.getLogger(__name__)
 
@@ -193,7 +194,8 @@ class SchemaLearner:
             return None
         known = self._classifiers.get(path)
         room = min(_MAPS_MAX, max(1, _SKETCH_BYTES >> settings.hll_precision))
-        if known is None and len(self._classifiers) < room:
+        is_short = sum(map(len, path)) <= _PATH_CHARS_MAX
+        if known is None and is_short and len(self._classifiers) < room:
             known = self._classifiers[path] = KeyClassifier(path, settings)
         return known
 
@@ -235,8 +237,8 @@ class SchemaLearner:
             fingerprint=found,
             at_ms=int(time.time() * 1000),
             is_late=reading.late and bool(former),
-            added=[shown(path) for path in reading.added[:_PATHS_SHOWN]] if former else [],
-            changed=[shown(path) for path in reading.changed[:_PATHS_SHOWN]],
+            added=_shown(reading.added) if former else [],
+            changed=_shown(reading.changed),
         )
         record.evolutions = [*record.evolutions, evolution][-_EVOLUTIONS_MAX:]
         if former:
@@ -260,3 +262,7 @@ class SchemaLearner:
     def _settle(self) -> None:
         for structure in self._cache.values():
             structure.settle()
+
+
+def _shown(paths: Sequence[Path]) -> list[str]:
+    return [shown(path)[:_PATH_CHARS_MAX] for path in paths[:_PATHS_SHOWN]]

@@ -16,6 +16,8 @@ from airflow_provider_deltaforge.storage.records.sensing import JSON_TYPES, Sens
 
 _FIELDS_MAX = 1000  # Of one object.
 _PLACES_MAX = 5000
+_NAME_CHARS = 64  # A name that is so much longer counts as a place more.
+_NAME_CHARS_MAX = 256
 _VALUE_CHARS_MAX = 64
 _VALUES_MAX = 5000  # Of all enumerations together.
 _KINDS = {
@@ -172,11 +174,12 @@ class SchemaTree:
     ) -> SensedValue | None:
         """Return a new field; None if there are too many."""
         place = here.place
-        if len(place.fields) >= _FIELDS_MAX or self._places >= _PLACES_MAX:
+        is_full = len(place.fields) >= _FIELDS_MAX or self._places >= _PLACES_MAX
+        if is_full or len(name) > _NAME_CHARS_MAX:
             place.is_cut = True
             return None
         added = place.fields[name] = SensedValue(optional=not is_first, late=reading.late)
-        self._places += 1
+        self._places += _weight(name)
         if keys is not None:
             keys.additions += 1
             added.pending = keys.is_undecided and keys.additions > self._pending_from
@@ -309,7 +312,12 @@ def _inside(place: SensedValue) -> list[SensedValue]:
 
 
 def _sizes(place: SensedValue) -> tuple[int, int]:
-    """Return how many places there are, and how many values of enumerations."""
+    """Return how many places there are, long names counted more, and values of enumerations."""
     inside = [_sizes(inner) for inner in _inside(place)]
     places, values = (sum(size[which] for size in inside) for which in (0, 1))
-    return 1 + places, len(place.values or ()) + values
+    names = sum(_weight(name) - 1 for name in place.fields)
+    return 1 + names + places, len(place.values or ()) + values
+
+
+def _weight(name: str) -> int:
+    return 1 + len(name) // _NAME_CHARS

@@ -8,6 +8,7 @@ rows that come while it is over that are passed over.
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,7 +144,9 @@ class SchemaSensor:
         except Exception as error:  # noqa: BLE001 - delivery goes on without what is learned
             if not self._broken:
                 self._broken = True
-                _log.exception("schema sensing failed: %s", type(error).__name__)
+                # Its text may quote a row's values.
+                frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
+                _log.error("schema sensing failed with %s at:\n%s", type(error).__name__, frames)
         self._credit_s -= self._cost() - worked
         return self._clock() - began
 

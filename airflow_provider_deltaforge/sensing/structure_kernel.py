@@ -30,7 +30,7 @@ from airflow_provider_deltaforge.columns.json_scan_kernel import (
     skip_value,
 )
 
-DEPTH_MAX = 100
+DEPTH_MAX = 64
 """Levels below the first that can be looked into."""
 ELEMENTS_MAX = 100
 """Elements of one array that are looked at."""

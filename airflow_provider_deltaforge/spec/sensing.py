@@ -31,7 +31,7 @@ class DeepInspect(Settings):
 
     enabled: bool = True
     """Look below the first level."""
-    max_depth: int = Field(default=10, ge=0, le=100)
+    max_depth: int = Field(default=10, ge=0, le=64)
     """Levels below the first that are looked into: of a row, its columns are the first."""
     max_sample_size: NonNegativeInt = 1000
     """A table, and each of its JSON columns, stops learning when so many of its events were

@@ -1,0 +1,104 @@
+"""Hostile JSON costs bounded time and room, and stops nothing."""
+
+import json
+import random
+import time
+
+import pytest
+
+from airflow_provider_deltaforge.storage.memory import MemoryStore
+from airflow_provider_deltaforge.storage.records.sensing import SensedTable, SensedTables
+from tests.sensing.sensed import Sensed
+
+RECORD_BYTES_MAX = 1 << 20
+
+TEXTS = {
+    "deep arrays": b"[" * 5000 + b"]" * 5000,
+    "deep objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    "deep and never closed": b"[" * 500_000,
+    "many keys": json.dumps({f"k{n}": n for n in range(10_000)}).encode(),
+    "a huge key": json.dumps({"k" * 900_000: 1}).encode(),
+    "a huge string": json.dumps({"a": "x" * 1_000_000}).encode(),
+    "beyond the limit": json.dumps({"a": "x" * 2_000_000}).encode(),
+    "a long array": json.dumps([{"a": n, f"b{n}": 1} for n in range(20_000)]).encode(),
+    "NUL": b'{"a\\u0000b": "\\u0000", "<dynamic>": 1, "<*>": {"[]": 1}}',
+    "a bare NUL": b'{"a": "\x00"}',
+    "equal keys": b'{"a": 1, "a": "x", "a": {"b": 1}}',
+    "large numbers": b'{"a": 123456789012345678901234567890, "b": 1e999, "c": -0, "d": 1E400}',
+    "not UTF-8": b'{"a": "\xff\xfe", "\xc3\x28": 1}',
+    "half a surrogate pair": b'{"\\ud800": "\\udfff"}',
+    "not JSON": b"{'a': 1}",
+    "empty": b"",
+    "a scalar": b"7",
+    "HTML": b'{"<script>alert(1)</script>": "\\"><img src=x>"}',
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_hostile_text_is_bounded_and_the_next_one_is_learned(name):
+    sensed = Sensed(catalog={}, deep_inspect={"max_depth": 64, "max_sample_size": 0})
+    text = TEXTS[name]
+    began = time.thread_time()
+    for _ in range(3):
+        sensed.observe(text, b'{"fine": true}', b'{"data":' + text + b"}")
+    took = time.thread_time() - began
+
+    record = sensed.record("shop.orders")
+    assert "fine" in record.root.fields or len(record.root.fields) == 1000
+    assert record.event_count == 9
+    assert took < 5
+    put = SensedTables(MemoryStore(), "p", "acme").put(record)
+    assert len(put.value) < RECORD_BYTES_MAX
+    assert SensedTable.from_stored(put.value, "it") == record
+
+
+def test_ever_new_structures_take_a_share_of_the_time_only(monkeypatch):
+    monkeypatch.setattr("airflow_provider_deltaforge.sensing.sensor._BURST_S", 0.2)
+    chance = random.Random(1)
+    sensed = Sensed(catalog={}, deep_inspect={"max_sample_size": 0})
+    made = [
+        [
+            json.dumps({f"k{chance.getrandbits(64)}": n for n in range(2000)}).encode()
+            for _ in range(20)
+        ]
+        for _ in range(25)
+    ]
+    began, worked = time.perf_counter(), time.thread_time()
+    for images in made:
+        sensed.observe(*images)
+    wall, work = time.perf_counter() - began, time.thread_time() - worked
+
+    record = sensed.record("shop.orders")
+    assert record.event_count == 500
+    assert record.passed_over > 100
+    assert record.sampled + record.passed_over == 500
+    assert work < 1.5 or work < wall
+    assert len(SensedTables(MemoryStore(), "p", "acme").put(record).value) < RECORD_BYTES_MAX
+
+
+def test_a_schema_holds_so_many_places_and_no_more():
+    sensed = Sensed(
+        catalog={}, high_cardinality={"enabled": False}, deep_inspect={"max_sample_size": 0}
+    )
+    for at in range(20):
+        sensed.observe({f"o{at}": {f"k{at}_{n}": {"x": "y" * 10} for n in range(400)}})
+
+    record = sensed.record("shop.orders")
+    text = SensedTables(MemoryStore(), "p", "acme").put(record).value
+    assert len(text) < RECORD_BYTES_MAX
+    assert any(inner.is_cut for inner in record.root.fields.values())
+
+
+def test_an_error_nobody_foresaw_is_logged_once_without_values(caplog):
+    sensed = Sensed(catalog={})
+
+    def fail(*_):
+        raise ValueError(" ".join(["secret", "value"]))
+
+    sensed.sensor._schemas = fail
+    for _ in range(3):
+        sensed.observe({"a": 1})
+
+    (told,) = caplog.records
+    assert told.getMessage().startswith("schema sensing failed with ValueError at:")
+    assert "secret value" not in caplog.text
