@@ -216,6 +216,7 @@ def _ops(store: Store, present: PipelineStatus) -> dict[str, Any]:
     return {
         **present.as_dict(),
         "handle": None,
+        "owner": present.owner,
         "lag_seconds": None if present.lag_ms is None else present.lag_ms / 1000,
         "dlq_entries": present.dlq.entries or 0,
         "advice": advice(present.status, present.error_class, present.owner),

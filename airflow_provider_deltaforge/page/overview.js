@@ -55,7 +55,7 @@ const History = ({ name }) => {
     if (!points.some(({ status }) => status)) return h(Muted, null, "No driver has worked in this time.");
     const times = points.map(({ at }) => Date.parse(at));
     const of = (key) => points.map((point) => point[key] ?? null);
-    return h("div", { className: "df-half" },
+    return h("div", { className: "df-charts" },
       h(Chart, { format: rate, series: [{ name: "events", values: of("events_per_s") }], times, title: "Events per second" }),
       h(Chart, { format: milliseconds, series: [{ name: "at the end", values: of("lag_ms") }, { name: "worst", values: of("lag_max_ms") }], times, title: "Lag" }),
       h(Chart, { format: milliseconds, series: [{ name: "half", values: of("latency_p50_ms") }, { name: "95 %", values: of("latency_p95_ms") },

@@ -1,19 +1,19 @@
 """``python -m tests.airflow.screenshots``: pictures for the docs, of a real run.
 
-Writes ``docs/images/airflow_*.png``. Needs Debian's ``chromium`` and ``pip install playwright``;
-playwright's own browser is not used.
+Writes ``docs/images/airflow_*.png``.
 """
 
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tests.airflow.rest_journey import COPY, PIPELINE, Journey
 from tests.e2e import shop
+from tests.page.browser import browsing
 from tests.servers import kafka, mysql, postgres
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -36,7 +36,8 @@ def main() -> int:
         ending.callback(journey.end)
         with shop.Writers(source, "shop", pause_s=0.02):
             _travel(journey)
-            with _browser() as page:
+            with browsing() as browser:
+                page = browser.new_page(viewport=SIZE)
                 sizes = [_take(page, name, look) for name, look in _looks(journey)]
     return int(max(sizes) > BYTES_MAX)
 
@@ -65,22 +66,8 @@ def _looks(journey: Journey) -> list[tuple[str, Callable[[Any], None]]]:
         ("run", go(f"/dags/{PIPELINE}/runs/{journey.run}")),
         ("form", form),
         ("backfill", go(f"/dags/{COPY}/backfills")),
-        ("page", go("/plugin/deltaforge?pipeline=orders")),
+        ("page", go("/plugin/deltaforge?pipeline=orders&tab=copies")),
     ]
-
-
-@contextmanager
-def _browser() -> Iterator[Any]:
-    """Open a page of Debian's chromium."""
-    from playwright.sync_api import sync_playwright
-
-    program = shutil.which("chromium")
-    if program is None:
-        raise RuntimeError("no chromium here; run: sudo apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser.new_page(viewport=SIZE)
-        browser.close()
 
 
 def _take(page: Any, name: str, look: Callable[[Any], None]) -> int:

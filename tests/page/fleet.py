@@ -39,13 +39,22 @@ OWNER = "serve:cdc-1:4711:5ad0c0de"
 _BEAT_S = 1.0
 
 
-def fill(store, owner=OWNER):
-    """Write the records of five pipelines; return what renews their heartbeats."""
+def fill(store, owner=OWNER, *, hostile=True):
+    """Write the records of pipelines; return what renews their heartbeats.
+
+    Args:
+        store: the state store.
+        owner: of their drivers.
+        hostile: one of them has names and values that look like markup.
+    """
     orders = _Pipeline(store, "orders", "acme", {"team": "shop", "tier": "1"}, owner)
     orders.says("running", events=1_284_300, lag_ms=41, tables=_TABLES, sinks=_sinks("running"))
     _add_schemas(store, "acme", "orders-db")
     _add_history(store, "orders")
     _add_copies(store, "orders", finished=True)
+    for number, customer in enumerate([4711, 4711, 208]):
+        row = {"id": 512_300 + number, "customer": customer, "amount": "19.90", "note": None}
+        _set_aside(store, "orders", "orders", row, "kafka", _TOO_LARGE)
     payments = _Pipeline(store, "payments", "acme", {"team": "billing", "tier": "1"}, owner)
     reason = "mysql at db-2:3306: Access denied for user 'cdc'@'10.0.0.7' (using password: YES)"
     payments.says("failed", events=88_210, error_class="access", reason=reason)
@@ -56,18 +65,23 @@ def fill(store, owner=OWNER):
     clicks = _Pipeline(store, "clicks", "globex", {"team": "web", "tier": "3"}, owner)
     clicks.says("snapshotting", events=61_002)
     _add_copies(store, "clicks", finished=False)
-    hostile = _Pipeline(
-        store, "visitors", "acme", dict.fromkeys(["team"], HOSTILE[0]) | {"rtl": HOSTILE[2]}, owner
-    )
+    filled = [orders, payments, stock, clicks]
+    return [*filled, _visitors(store, owner)] if hostile else filled
+
+
+def _visitors(store, owner):
+    labels = {"team": HOSTILE[0], "rtl": HOSTILE[2]}
+    visitors = _Pipeline(store, "visitors", "acme", labels, owner)
     sinks = {
         "kafka": SinkProgress(status="behind", reason="\n".join(HOSTILE), lag_ms=93_000, events=12),
         "cache": SinkProgress(status="given_up", reason=HOSTILE[1], events=7),
     }
     counts = {f"shop.{name}": TableCounts(events={"c": 3, "t": 1}) for name in HOSTILE}
-    hostile.says("running", events=19, lag_ms=93_000, sinks=sinks, tables=counts)
+    visitors.says("running", events=19, lag_ms=93_000, sinks=sinks, tables=counts)
     store.transact([TableRecords(store, "visitors").stop(f"shop.{HOSTILE[1]}", HOSTILE[0], 1)])
-    _add_dead_letters(store, "visitors")
-    return [orders, payments, stock, clicks, hostile]
+    for text in HOSTILE:
+        _set_aside(store, "visitors", text, {text: text}, "kafka", text)
+    return visitors
 
 
 @contextmanager
@@ -133,6 +147,7 @@ class _Pipeline:
         store.transact([Control(store, self.name).put_progress(self.progress)], self.fence)
 
 
+_TOO_LARGE = "kafka sink kafka: topic 'orders' takes messages of at most 1,048,576 bytes"
 _TABLES = {
     "shop.orders": TableCounts(events={"r": 512_000, "c": 401_200, "u": 310_075, "d": 1_204}),
     "shop.order_items": TableCounts(events={"r": 44_000, "c": 15_200, "u": 621}),
@@ -237,22 +252,25 @@ def _add_copies(store, name, *, finished):
         id="rest-5b1f", tables=["shop.orders"], requested_at_ms=_ago_ms(20), by="rest: token ann"
     )
     served = SnapshotRequest(
-        id="month-end", where="id > 500000", requested_at_ms=_ago_ms(3600), by="rest: token ann"
+        id="month-end",
+        tables=["shop.orders"],
+        where="id > 500000",
+        requested_at_ms=_ago_ms(3600),
+        by="rest: token ann",
     )
     counted = {"shop.orders": {"chunks": 1, "rows": 12_000}}
     store.transact(SnapshotResults(store, name).put(result_of(served, "done", tables=counted)))
     Control(store, name).update(lambda old: old.model_copy(update={"requests": [waiting]}))
 
 
-def _add_dead_letters(store, name):
-    queue = DeadLetterRecords(store, name)
-    for number, text in enumerate(HOSTILE):
-        entry = {
-            "v": 1,
-            "timestamp": int(time.time()) - 60,
-            "pipeline": name,
-            "event_id": f"e{number}",
-            "event": {"op": "c", "after": {text: text}, "source": {"db": "shop", "table": text}},
-            "meta": {"sink_id": "kafka", "error_kind": "routing", "error_message": text},
-        }
-        store.transact([queue.push(json.dumps(entry).encode())])
+def _set_aside(store, name, table, row, sink, why):
+    source = {"connector": "mysql", "db": "shop", "table": table, "pos": 88_120_411}
+    entry = {
+        "v": 1,
+        "timestamp": int(time.time()) - 60,
+        "pipeline": name,
+        "event_id": "6c41dd12-89d5-844d-9293-c68c8183472b",
+        "event": {"op": "c", "before": None, "after": row, "source": source},
+        "meta": {"sink_id": sink, "error_kind": "too_large", "error_message": why},
+    }
+    store.transact([DeadLetterRecords(store, name).push(json.dumps(entry).encode())])
