@@ -30,7 +30,7 @@ const Head = ({ leave, pipeline, refresh }) => {
   return h(Row, { apart: true },
     h(Row, null, h(Heading, { level: 1 }, name), h(Status, { status }),
       ops.since_ms && h(Muted, { title: moment(ops.since_ms) }, `for ${age(ops.since_ms, client.now())}`),
-      ops.desired !== status && h(Muted, null, `wanted: ${ops.desired}`), ops.tenant && h(Muted, null, `tenant ${ops.tenant}`)),
+      (ops.desired === "running" ? ["failed", "lost", "stopped"].includes(status) : ops.desired !== status) && h(Muted, null, `wanted: ${ops.desired}`), ops.tenant && h(Muted, null, `tenant ${ops.tenant}`)),
     h(Actions, { leave, pipeline, refresh }));
 };
 

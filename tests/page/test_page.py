@@ -82,6 +82,7 @@ def test_the_list_is_filtered_and_the_view_is_in_the_address(enter):
 
     assert names(5) == ["payments", "stock", "clicks", "orders", "visitors"]
     page.get_by_text("35 %, 159,200 rows copied").wait_for()
+    assert page.get_by_role("cell", name="deltaforge serve on cdc-1").count() == 5
     page.get_by_label("Tenant").select_option("globex")
     assert names(2) == ["stock", "clicks"]
     page.get_by_label("Label").select_option("team: web")
