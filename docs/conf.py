@@ -58,7 +58,8 @@ def navigation(text: str) -> str:
 
 
 def _title(words: str) -> str:
-    return words[0].upper() + words[1:]
+    plain = words.replace("`", "")
+    return plain[0].upper() + plain[1:]
 
 
 def _add_navigation(_app: object, name: str, source: list[str]) -> None:

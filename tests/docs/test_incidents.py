@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.docs import pages
+from tests.docs import pages, walk
 from tests.docs.pages import CHECKOUT, fences
 from tests.docs.shell import Shell
 
@@ -126,7 +126,17 @@ def test_each_incident_looks_and_is_mended_as_the_page_says(shell):
     shell.type(page["A sink is away"][seen])
     with hook(port):
         mended()
-        shell.run("deltaforge stop orders")
+        for command in walk.RUNNING:
+            code, said = shell.run(walk.of_the_tests(command))
+            assert code == 0, f"{command}: {said}"
+
+
+def test_every_command_of_the_pages_is_run_or_says_why_not():
+    on_pages = walk.on_pages()
+
+    assert {c for c in on_pages if not walk.is_excused(c)} == {*walk.RUNNING} & on_pages
+    assert {*walk.RUNNING} - on_pages == set()
+    assert walk.unneeded_excuses() == []
 
 
 def test_every_row_of_the_table_leads_to_its_section():
