@@ -1,9 +1,10 @@
 """Who may use the REST API: whoever mounts it hands in how callers are recognised."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from airflow_provider_deltaforge.api.errors import ApiError
 from airflow_provider_deltaforge.control import tokens
@@ -57,12 +58,30 @@ Raises:
 """
 
 _BEARER = "bearer "
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def anybody(request: Any, right: Right) -> Caller:
-    """Allow every caller everything: for an address that only this machine reaches."""
-    del request, right
-    return Caller("anonymous", lambda right, owner: True)
+def on_this_machine(origins: Sequence[str] = ()) -> Authority:
+    """Return an authority that allows everything, for an address that only this machine reaches.
+
+    A browser of this machine runs pages of other sites, too, and sends their requests here: these
+    are refused, also those of a site whose name was made to mean this machine.
+
+    Args:
+        origins: of pages elsewhere that may.
+    """
+
+    def authorize(request: Any, right: Right) -> Caller:
+        del right
+        headers = request.headers
+        origin = headers.get("origin")
+        is_own = origin is None or urlsplit(origin).netloc == headers.get("host")
+        if request.url.hostname not in _LOOPBACK or not (is_own or origin in origins):
+            message = "a page of another site asks for this; name it with --cors-origin if it may"
+            raise ApiError(403, "FORBIDDEN", message)
+        return Caller("anonymous", lambda right, owner: True)
+
+    return authorize
 
 
 def by_token(open_store: Callable[[], AbstractContextManager[Store]]) -> Authority:

@@ -31,15 +31,24 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _ROUTERS = (pipelines, operations, history, schemas, snapshots, dead_letters)
 
 
-def create_app(context: ApiContext, dependencies: Sequence[Any] = ()) -> Any:
+def create_app(
+    context: ApiContext,
+    dependencies: Sequence[Any] = (),
+    *,
+    probes: Any = None,
+    origins: Sequence[str] = (),
+) -> Any:
     """Return the FastAPI application; its OpenAPI document is at ``/openapi.json``.
 
     Args:
         context: what it works with.
         dependencies: of FastAPI, solved before every request. With any, the description of the
             API is a request like others, and whoever mounts it serves the page.
+        probes: a router of health and metrics, in place of one for the whole store.
+        origins: of pages elsewhere that a browser lets use the API.
     """
     from fastapi import FastAPI, Request
+    from starlette.middleware.cors import CORSMiddleware
 
     # A page of the documentation would load scripts from another site.
     app = FastAPI(
@@ -52,8 +61,8 @@ def create_app(context: ApiContext, dependencies: Sequence[Any] = ()) -> Any:
     )
     for module in _ROUTERS:
         app.include_router(context.threads.answer(module.routes(context)))
-    probes = [] if context.public_health else [context.requires("read")]
-    app.include_router(context.threads.answer(_health(context)), dependencies=probes)
+    needed = [] if context.public_health else [context.requires("read")]
+    app.include_router(context.threads.answer(probes or _health(context)), dependencies=needed)
     if dependencies:
 
         @app.get("/openapi.json", include_in_schema=False)
@@ -66,6 +75,13 @@ def create_app(context: ApiContext, dependencies: Sequence[Any] = ()) -> Any:
         page.mount(app)
     errors.install(app)
     app.add_middleware(RequestLimits, bytes_max=BYTES_MAX)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
     app.add_middleware(CountingRequests, counts=context.request_counts)
     return app
 

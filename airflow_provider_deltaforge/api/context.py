@@ -14,13 +14,8 @@ from airflow_provider_deltaforge.api.threads import RequestThreads
 from airflow_provider_deltaforge.control.launch import Backend
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.status import PipelineStatus
+from airflow_provider_deltaforge.control.supervise import Supervisor
 from airflow_provider_deltaforge.storage.contract import Store
-
-ASK_THE_SOURCE = (
-    "it reaches no source or sink and has none of their secrets; the task `preflight` of the "
-    "pipeline's DAG does, and so do `deltaforge preflight` and `deltaforge schemas` where drivers "
-    "run"
-)
 
 
 class Starter(Protocol):
@@ -28,6 +23,21 @@ class Starter(Protocol):
 
     def start(self, store: Store, name: str, *, resume: bool = False) -> object:
         """Start a pipeline's driver, or adopt the one that runs its present document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What to do instead, in words, where the API is mounted beside whatever starts drivers.
+
+    Attributes:
+        documents: of sending or changing a document.
+        starts: of starting a pipeline that no DAG supervises.
+        servers: of asking sources and sinks; None where they are asked.
+    """
+
+    documents: str
+    starts: str
+    servers: str | None = None
 
 
 class NameLocks:
@@ -49,6 +59,7 @@ class ApiContext:
         open_store: opens the store for one request.
         backend: where drivers run.
         starter: starts them; None where nothing is started, and nobody waits for a driver.
+        elsewhere: what to do instead, then.
         authority: tells who may.
         threads: in which requests are answered.
         public_health: probes need no right; without one they see no names.
@@ -62,6 +73,7 @@ class ApiContext:
     authority: Authority
     threads: RequestThreads = field(default_factory=RequestThreads)
     public_health: bool = True
+    elsewhere: Elsewhere | None = None
     request_counts: RequestCounts = field(default_factory=RequestCounts)
     changing: NameLocks = field(default_factory=NameLocks)
 
@@ -76,15 +88,35 @@ class ApiContext:
 
         return Depends(authorize)
 
-    def require_starter(self, instead: str) -> Starter:
+    def require_starter(self, present: PipelineStatus | None = None) -> Starter:
         """Return what starts drivers.
 
+        Args:
+            present: of the pipeline to start; without it a document is to be kept or changed.
+
         Raises:
-            ApiError: nothing does here; ``instead`` says what to do.
+            ApiError: nothing does here; it says what to do instead.
         """
-        if self.starter is None:
-            raise ApiError(409, "NOT_HERE", f"not in Airflow's API server: {instead}")
-        return self.starter
+        if self.starter is not None:
+            return self.starter
+        assert self.elsewhere is not None, "whoever starts nothing says who does"  # noqa: S101
+        instead = self.elsewhere.documents
+        if present is not None:
+            supervisor = Supervisor.of(present.owner)
+            starts = self.elsewhere.starts
+            if supervisor is not None:
+                starts = f"the next run of its DAG {supervisor.dag_id!r} starts it"
+            instead = f"{present.name} is {present.status}; {starts}"
+        raise ApiError(409, "NOT_HERE", f"not here: {instead}")
+
+    def require_servers(self) -> None:
+        """Refuse a request for which sources and sinks must be asked, where they are not.
+
+        Raises:
+            ApiError: it says what to do instead.
+        """
+        if self.elsewhere is not None and self.elsewhere.servers is not None:
+            raise ApiError(409, "NOT_HERE", f"not here: {self.elsewhere.servers}")
 
 
 def visible(found: Sequence[PipelineStatus], caller: Caller) -> list[PipelineStatus]:

@@ -22,9 +22,17 @@ def create_app(observe: Observe, *, alone: bool = True) -> Any:
     from fastapi import FastAPI
 
     app = FastAPI(title="DeltaForge", docs_url=None, redoc_url=None, openapi_url=None)
-    look = lambda request: [observed.status for observed in observe(request)]  # noqa: E731
-    app.include_router(routes(look, observe, alone=alone))
+    app.include_router(routes_of(observe, alone=alone))
     return app
+
+
+def routes_of(observe: Observe, *, alone: bool = True) -> Any:
+    """Return the router for pipelines that are observed anyway, open to everybody."""
+
+    def look(request: Any) -> Sequence[PipelineStatus]:
+        return [observed.status for observed in observe(request)]
+
+    return routes(look, observe, alone=alone)
 
 
 def routes(

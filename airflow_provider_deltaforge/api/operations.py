@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from airflow_provider_deltaforge.api import documents
 from airflow_provider_deltaforge.api.access import Caller
-from airflow_provider_deltaforge.api.context import ASK_THE_SOURCE, ApiContext, require_pipeline
+from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.documents import DocumentText
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.control import driver_log, pipelines, sinks
@@ -108,7 +108,7 @@ def _add_checks(router: APIRouter, context: ApiContext) -> None:
     @router.post("/pipelines/{name}/preflight", tags=["pipelines"], dependencies=[may_operate])
     def run_preflight(name: str) -> dict[str, Any]:
         """Ask the source whether it can be captured, and each sink whether it takes us."""
-        context.require_starter(ASK_THE_SOURCE)
+        context.require_servers()
         with context.open_store() as store:
             require_pipeline(store, name)
             text = Control(store, name).document() or ""

@@ -24,10 +24,6 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _OBEYS_S, _LOOK_S = 5.0, 0.1
 _LABEL_SEPARATOR = re.compile("[:=]")
-_FROM_DAGS = (
-    "a pipeline's document belongs to its DAG, which would apply its own at the next run; change "
-    "the DAG's document, or send this to a `deltaforge serve`"
-)
 
 _PATCH = {"spec": {"batch": {"max_events": 1000, "max_ms": 500}}}
 
@@ -87,7 +83,7 @@ def _add_changes(router: APIRouter, context: ApiContext) -> None:
 
         The same document again is the same request while nothing has started it.
         """
-        starter = context.require_starter(_FROM_DAGS)
+        starter = context.require_starter()
         name = load(text, expand=False).metadata.name
         with context.changing(name), context.open_store() as store:
             is_new = Control(store, name).read() is None
@@ -107,7 +103,7 @@ def _add_changes(router: APIRouter, context: ApiContext) -> None:
 
         Nothing is stopped before the merged document was found to be right.
         """
-        starter = context.require_starter(_FROM_DAGS)
+        starter = context.require_starter()
         with context.changing(name), context.open_store() as store:
             require_pipeline(store, name)
             text = documents.patched(_text(store, name), patch)
@@ -154,7 +150,7 @@ def _add_verbs(router: APIRouter, context: ApiContext) -> None:
             require_pipeline(store, name)
             present = status(store, name, context.backend)
             if not present.alive or present.desired == "stopped":
-                starter = context.require_starter(_start_of(present))
+                starter = context.require_starter(present)
                 starter.start(store, name, resume=True)
             else:
                 pipelines.resume(store, name)
@@ -165,7 +161,7 @@ def _add_verbs(router: APIRouter, context: ApiContext) -> None:
     def stop_pipeline(name: str, caller: Caller = may_operate) -> dict[str, Any]:
         """Ask the driver to deliver what it holds and to end; return when it is gone.
 
-        In Airflow it is asked, and nobody waits: that is its task's part.
+        In Airflow and behind `deltaforge run` it is asked, and nobody waits.
         """
         with context.open_store() as store:
             require_pipeline(store, name)
@@ -187,15 +183,6 @@ def _wait(store: Store, name: str, context: ApiContext, is_so: Callable[[str], b
 
 def _text(store: Store, name: str) -> str:
     return Control(store, name).document() or ""
-
-
-def _start_of(present: PipelineStatus) -> str:
-    """Return in words what starts a pipeline that is supervised by Airflow, or by nobody."""
-    supervisor = Supervisor.of(present.owner)
-    starts = "`deltaforge run`, `deltaforge serve` or its DAG starts it"
-    if supervisor is not None:
-        starts = f"the next run of its DAG {supervisor.dag_id!r} starts it"
-    return f"{present.name} is {present.status}; {starts}"
 
 
 def _is_supervised_by(present: PipelineStatus, dag_id: str) -> bool:

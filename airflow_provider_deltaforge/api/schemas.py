@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from airflow_provider_deltaforge.api.context import ASK_THE_SOURCE, ApiContext, require_pipeline
+from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.errors import answering
 from airflow_provider_deltaforge.control import schemas
 from airflow_provider_deltaforge.control.schemas import SchemaVersionQuery
@@ -27,7 +27,7 @@ def routes(context: ApiContext) -> APIRouter:
     @router.post("/reload", dependencies=[may_operate])
     def reload_schemas(name: str) -> dict[str, Any]:
         """Register what the source's catalog says now."""
-        context.require_starter(ASK_THE_SOURCE)
+        context.require_servers()
         with context.open_store() as store:
             require_pipeline(store, name)
             return schemas.reload(store, name)
@@ -59,7 +59,7 @@ def routes(context: ApiContext) -> APIRouter:
     @router.post("/{db}/{table}/reload", dependencies=[may_operate])
     def reload_schema(name: str, db: str, table: str) -> dict[str, Any]:
         """Register what the source's catalog says of one table now, and return it."""
-        context.require_starter(ASK_THE_SOURCE)
+        context.require_servers()
         with context.open_store() as store:
             require_pipeline(store, name)
             with answering(*_UNKNOWN):

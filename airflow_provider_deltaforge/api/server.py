@@ -5,35 +5,43 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from airflow_provider_deltaforge.errors import SpecError
 
 _START_S = 5.0
 _IDLE_S = 5
-_CONNECTIONS_MAX = 200
+_END_S = 3
 _PORT = re.compile("[0-9]{1,5}")
 _PORT_MAX = 65535
 
 
 @contextmanager
-def serving(app: Any, address: str) -> Iterator[str]:
+def serving(app: Any, address: str, limits: Any = None) -> Iterator[str]:
     """Serve an ASGI application in a thread while the block runs; yield its base URL.
 
     Args:
         app: the application.
         address: ``host:port``; port 0 takes a free one.
+        limits: ``ConnectionLimits``, in place of the usual ones.
 
     Raises:
         SpecError: the address is malformed or taken, or the ``api`` extra is missing.
     """
     try:
         import uvicorn
+
+        from airflow_provider_deltaforge.api.connection_limits import (
+            ConnectionLimits,
+            LimitedProtocol,
+        )
     except ImportError as error:
         raise SpecError(
             "serving HTTP needs airflow-provider-deltaforge[api]; or pass --api-addr off"
         ) from error
     host, port = split_address(address)
+    limits = limits or ConnectionLimits()
     config = uvicorn.Config(
         app,
         host=host,
@@ -41,8 +49,11 @@ def serving(app: Any, address: str) -> Iterator[str]:
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=_CONNECTIONS_MAX,
+        http=partial(LimitedProtocol, limits),
+        ws="none",
+        h11_max_incomplete_event_size=limits.head_bytes,
         timeout_keep_alive=_IDLE_S,
+        timeout_graceful_shutdown=_END_S,
     )
     listener = _listen(host, port)
     server = uvicorn.Server(config)

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.text import Text
 
-from airflow_provider_deltaforge.api.health import create_app
-from airflow_provider_deltaforge.api.server import check_address, serving
+from airflow_provider_deltaforge.api.server import check_address
 from airflow_provider_deltaforge.cli.exit_codes import (
     DOCUMENT,
     FAILED,
@@ -37,6 +36,7 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
     stream_script,
 )
+from airflow_provider_deltaforge.cli.rest import Access, CorsOption, NoAuthOption, serving_run
 from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines, starting
@@ -72,7 +72,7 @@ class _Settings:
     standby: bool
 
 
-def run(
+def run(  # noqa: PLR0917 - a command's options
     path: Annotated[
         Path,
         typer.Argument(exists=True, help="A pipeline document (YAML), or a folder of them."),
@@ -90,8 +90,11 @@ def run(
     ] = False,
     log_format: LogFormatOption = None,
     api_addr: Annotated[
-        str, typer.Option(help="Serve /healthz, /readyz and /metrics here; `off` for none.")
+        str,
+        typer.Option(help="Serve health, /metrics and the REST API here; `off` for none."),
     ] = "127.0.0.1:8080",
+    no_auth: NoAuthOption = False,
+    cors_origin: CorsOption = None,
 ) -> None:
     """Run pipelines until Ctrl-C, restarting their drivers with backoff when they die.
 
@@ -100,11 +103,13 @@ def run(
     wrong or fails does not stop the others: the exit code tells when the last one has ended.
     """
     settings = _Settings(store, master, local, standby)
+    access = Access(api_addr, no_auth, cors_origin or ())
+    access.check()
     if api_addr != "off":
         check_address(api_addr)
     if path.is_dir():
         log_as(log_format)
-        raise typer.Exit(_run_folder(documents_at(path), settings, api_addr))
+        raise typer.Exit(_run_folder(documents_at(path), settings, access))
     # A driver that works in this process says what it does; others have a log of their own.
     log_as(log_format, "info" if local else "warning")
     text = read_document(path)
@@ -114,7 +119,7 @@ def run(
     backend = backend_of(dsn)
     with opened(dsn, create=True) as state, stop_signals() as stopping:
         name = pipelines.apply(state, text).name
-        with _health(lambda: [_observed(state, name, backend)], api_addr):
+        with serving_run(lambda: [_observed(state, name, backend)], access, dsn, backend):
             if standby and not _wait_for_turn(state, name, backend, stopping):
                 return
             if local:
@@ -132,7 +137,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Running pipelines")(run)
 
 
-def _run_folder(files: Sequence[Path], settings: _Settings, api_addr: str) -> int:
+def _run_folder(files: Sequence[Path], settings: _Settings, access: Access) -> int:
     """Run each document's driver until all have ended; return the exit code."""
     if not files:
         raise SpecError("there is no document in this folder: *.yaml, or *.yml")
@@ -140,17 +145,28 @@ def _run_folder(files: Sequence[Path], settings: _Settings, api_addr: str) -> in
     codes: list[int] = []
     with stop_signals() as stopping:
         threads = []
+        stores: set[str] = set()
         for file, text in _documents(files, codes):
+            stores |= _stores_of(text, settings)
             work = partial(_run_document, file, text, settings, looks, stopping)
             thread = threading.Thread(target=_note_code, args=(work, codes), daemon=True)
             threads.append(thread)
-        with _health(lambda: [look() for look in list(looks)], api_addr, alone=False):
+        (store,) = stores if len(stores) == 1 else (None,)
+        backend = backend_of(store) if store is not None else None
+        observe = lambda: [look() for look in list(looks)]  # noqa: E731
+        with serving_run(observe, access, store, backend, alone=False):
             for thread in threads:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():  # A join without end hears no signal.
                     thread.join(_POLL_S)
     return next((code for code in (FAILED, DOCUMENT, RETRY) if code in codes), OK)
+
+
+def _stores_of(text: str, settings: _Settings) -> set[str]:
+    with suppress(DeltaForgeError):  # Said when the document is run.
+        return {chosen_store(text, settings.store)}
+    return set()
 
 
 def _note_code(work: Callable[[], int], codes: list[int]) -> None:
@@ -395,14 +411,6 @@ def _reporter() -> Callable[[PipelineStatus], None]:
             err.print(present.name, "is", coloured(present.status), present.reason or "")
 
     return report
-
-
-def _health(
-    observed: Callable[[], list[Observed]], api_addr: str, *, alone: bool = True
-) -> AbstractContextManager[object]:
-    if api_addr == "off":
-        return nullcontext()
-    return serving(create_app(lambda _: observed(), alone=alone), api_addr)
 
 
 def _observed(state: Store, name: str, backend: LocalBackend) -> Observed:

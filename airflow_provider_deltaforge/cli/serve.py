@@ -1,16 +1,14 @@
 """``deltaforge serve``: many pipelines and the REST API, kept running by one process."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from airflow_provider_deltaforge.api.access import Authority, anybody, by_token
 from airflow_provider_deltaforge.api.context import ApiContext
-from airflow_provider_deltaforge.api.server import check_address, serving, split_address
+from airflow_provider_deltaforge.api.server import check_address
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
     LogFormatOption,
@@ -22,9 +20,16 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
     stream_script,
 )
+from airflow_provider_deltaforge.cli.rest import (
+    Access,
+    CorsOption,
+    NoAuthOption,
+    say_without_tokens,
+    serving_fleet,
+)
 from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.cli.views import coloured
-from airflow_provider_deltaforge.control import pipelines, spark_submit, tokens
+from airflow_provider_deltaforge.control import pipelines, spark_submit
 from airflow_provider_deltaforge.control.fleet import Fleet
 from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.launch_local import LocalBackend, command_without_spark
@@ -37,7 +42,6 @@ from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
 _DRAIN_S = 20.0
 """How long drivers may take to end, within ``shutdown.LIMIT_S``."""
 
@@ -59,10 +63,8 @@ def serve(  # noqa: PLR0917 - a command's options
         str, typer.Option(help="Serve /metrics here as well, for the same tokens; `off` for none.")
     ] = "off",
     log_format: LogFormatOption = None,
-    no_auth: Annotated[
-        bool,
-        typer.Option("--no-auth", help="Ask for no token; only on an address of this machine."),
-    ] = False,
+    no_auth: NoAuthOption = False,
+    cors_origin: CorsOption = None,
 ) -> None:
     """Run any number of pipelines, and steer them by a page or over REST.
 
@@ -73,6 +75,8 @@ def serve(  # noqa: PLR0917 - a command's options
     log_as(log_format)
     if not local:
         check_master(master, store)
+    access = Access(api_addr, no_auth, cors_origin or ())
+    access.check(metrics_addr)
     check_address(api_addr)
     if metrics_addr != "off":
         check_address(metrics_addr)
@@ -86,11 +90,12 @@ def serve(  # noqa: PLR0917 - a command's options
     )
     job = LaunchSpec("", 0, stream_script(local=local), store, master)
     with opened(store, create=True) as state, stop_signals() as stopping:
-        authority = _authority(state, store, [api_addr, metrics_addr], no_auth=no_auth)
+        if not no_auth:
+            say_without_tokens(state)
         fleet = Fleet(location, backend, job, _report)
         _start_all(fleet, state, store, texts, documents)
-        context = ApiContext(partial(opened, store), backend, fleet, authority)
-        with _served(context, api_addr, metrics_addr) as url:
+        context = ApiContext(partial(opened, store), backend, fleet, access.authority(store))
+        with serving_fleet(context, access, metrics_addr) as url:
             err.print(
                 f"the page and the REST API are at {url}; Ctrl-C ends the server and the drivers",
                 highlight=False,
@@ -122,25 +127,6 @@ def store_of(backend: str, path: Path | None, dsn: str | None) -> str:
     )
 
 
-def _authority(state: Store, store: str, addresses: Sequence[str], *, no_auth: bool) -> Authority:
-    if no_auth:
-        hosts = [split_address(address)[0] for address in addresses if address != "off"]
-        if open_to_all := [host for host in hosts if host not in _LOOPBACK]:
-            raise SpecError(
-                f"--no-auth: whoever reaches {open_to_all[0]} could do everything; listen on "
-                "127.0.0.1, or leave it out and use tokens"
-            )
-        return anybody
-    if not tokens.tokens(state):
-        err.print(
-            "nobody can use the REST API yet: `deltaforge token create NAME --scope admin` makes "
-            "a token",
-            style="yellow",
-            highlight=False,
-        )
-    return by_token(partial(opened, store))
-
-
 def _start_all(
     fleet: Fleet,
     state: Store,
@@ -170,19 +156,6 @@ def _start(fleet: Fleet, state: Store, text: str) -> None:
         err.print(f"{applied.name} was stopped; `POST /pipelines/{applied.name}/resume` starts it")
     else:
         fleet.start(state, applied.name)
-
-
-@contextmanager
-def _served(context: ApiContext, api_addr: str, metrics_addr: str) -> Iterator[str]:
-    try:
-        from airflow_provider_deltaforge.api.app import create_app, create_metrics_app
-    except ImportError as error:
-        raise SpecError("deltaforge serve needs airflow-provider-deltaforge[api]") from error
-    with ExitStack() as servers:
-        if metrics_addr != "off":
-            url = servers.enter_context(serving(create_metrics_app(context), metrics_addr))
-            err.print(f"metrics are at {url}/metrics", highlight=False)
-        yield servers.enter_context(serving(create_app(context), api_addr))
 
 
 def _report(present: PipelineStatus) -> None:

@@ -20,7 +20,7 @@ from fastapi import Depends, FastAPI, Query, Request
 
 from airflow_provider_deltaforge.api.access import Caller, Right
 from airflow_provider_deltaforge.api.app import create_app
-from airflow_provider_deltaforge.api.context import ApiContext
+from airflow_provider_deltaforge.api.context import ApiContext, Elsewhere
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.api.threads import RequestThreads
 from airflow_provider_deltaforge.control.launch import Backend, Handle, JobStatus, LaunchSpec
@@ -40,6 +40,14 @@ User = Annotated[Any, Depends(get_user)]
 _EVENT = "deltaforge_pipeline"
 _THREADS = 8
 _LOGGED_MAX = 500
+_ELSEWHERE = Elsewhere(
+    documents="a pipeline's document belongs to its DAG, which would apply its own at the next "
+    "run; change the DAG's document, or send this to a `deltaforge serve`",
+    starts="`deltaforge run`, `deltaforge serve` or its DAG starts it",
+    servers="Airflow's API server reaches no source or sink and has none of their secrets; the "
+    "task `preflight` of the pipeline's DAG does, and so do `deltaforge preflight` and "
+    "`deltaforge schemas` where drivers run",
+)
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -135,6 +143,7 @@ def create_rest_app() -> FastAPI:
         authority=authorize,
         threads=RequestThreads(_THREADS),
         public_health=False,
+        elsewhere=_ELSEWHERE,
     )
     app: FastAPI = create_app(context, [Depends(_sign_in)])
 

@@ -33,15 +33,17 @@ DOCUMENT = {
 }
 
 
+def opener(dsn):
+    """Return what opens a store for one request."""
+    location = StoreLocation.from_dsn(dsn)
+    return lambda: closing(location.open())
+
+
 @pytest.fixture
 def server(dsn, store, backend):
     """A server: its address, its store, and a token of each scope."""
-    location = StoreLocation.from_dsn(dsn)
-    fleet = Fleet(location, backend, LaunchSpec("", 0, "stream_job.py", dsn))
-
-    def opened():
-        return closing(location.open())
-
+    fleet = Fleet(StoreLocation.from_dsn(dsn), backend, LaunchSpec("", 0, "stream_job.py", dsn))
+    opened = opener(dsn)
     context = ApiContext(opened, backend, fleet, by_token(opened))
     made = {scope: tokens.create(store, scope, scope) for scope in tokens.SCOPES}
     with serving(create_app(context), "127.0.0.1:0") as url:

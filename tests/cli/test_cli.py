@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_deltaforge.cli import run
 from airflow_provider_deltaforge.cli.exit_codes import driver_exit_code, exit_code
-from airflow_provider_deltaforge.control import pipelines, starting
+from airflow_provider_deltaforge.control import pipelines, starting, tokens
 from airflow_provider_deltaforge.control.attend import Attendance
 from airflow_provider_deltaforge.control.launch import JobState
 from airflow_provider_deltaforge.control.status import status
@@ -213,8 +213,9 @@ def running_cli(document, dsn, *words, behaviour="run"):
     )
 
 
-def test_run_serves_health_and_drains_on_sigint(document, dsn, store, backend):
+def test_run_serves_health_and_rest_and_drains_on_sigint(document, dsn, store, backend):
     port = free_port()
+    token = {"Authorization": f"Bearer {tokens.create(store, 'ops', 'admin')}"}
     process = running_cli(document, dsn, "--api-addr", f"127.0.0.1:{port}")
 
     def healthy():
@@ -227,6 +228,16 @@ def test_run_serves_health_and_drains_on_sigint(document, dsn, store, backend):
     wait_until(healthy)
     assert httpx.get(f"http://127.0.0.1:{port}/healthz").text == "ok"
     assert "deltaforge_pipeline_status" in httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as rest:
+        assert rest.get("/pipelines/orders").status_code == 401
+        rest.headers.update(token)
+        assert rest.get("/pipelines/orders").json()["status"] == "running"
+        assert rest.post("/pipelines/orders/pause").status_code == 200
+        wait_until(lambda: status(store, "orders", backend).status == "paused")
+        assert rest.post("/pipelines/orders/resume").status_code == 200
+        refused = rest.patch("/pipelines/orders", json={"spec": {"batch": {"max_events": 7}}})
+        assert (refused.status_code, refused.json()["code"]) == (409, "NOT_HERE")
+        assert "change the file" in refused.json()["error"]
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=PATIENCE_S)
 
