@@ -48,7 +48,6 @@ app = typer.Typer(
     help=_HELP,
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    add_completion=False,
     pretty_exceptions_show_locals=False,
 )
 documents.register(app)

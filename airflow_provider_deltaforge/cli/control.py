@@ -11,11 +11,13 @@ from rich.live import Live
 from airflow_provider_deltaforge.cli.exit_codes import FAILED
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
+    JsonOption,
     NameArgument,
     StoreOption,
     backend_of,
     opened,
     out,
+    pipeline_names,
 )
 from airflow_provider_deltaforge.cli.views import pipeline_details, pipelines_table
 from airflow_provider_deltaforge.control import pipelines
@@ -29,10 +31,13 @@ _GRACE_MAX_S = 86_400
 
 
 def status(
-    name: Annotated[str | None, typer.Argument(help="One pipeline, with details.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One pipeline, with details.", autocompletion=pipeline_names),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what is true now, even when the driver has gone silent.
 

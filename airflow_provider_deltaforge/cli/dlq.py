@@ -11,6 +11,7 @@ from rich.text import Text
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
     NUMBER_MAX,
+    JsonOption,
     NameArgument,
     StoreOption,
     opened,
@@ -32,7 +33,6 @@ SinkOption = Annotated[str | None, typer.Option(help="Only what this sink refuse
 ProcessorOption = Annotated[str | None, typer.Option(help="Only what this processor refused.")]
 KindOption = Annotated[str | None, typer.Option(help="Only errors of this kind.")]
 TableOption = Annotated[str | None, typer.Option(help="Only events of this table: shop.orders.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -79,7 +79,7 @@ def list_entries(  # noqa: PLR0917 - a command's options
 
 
 @app.command()
-def peek(
+def peek(  # noqa: PLR0917 - a command's options
     name: NameArgument,
     seq: Annotated[
         int | None,
@@ -90,8 +90,10 @@ def peek(
     processor: ProcessorOption = None,
     kind: KindOption = None,
     table: TableOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print one entry as JSON, with the event and its row."""
+    del as_json  # It is JSON anyway; who asks for it everywhere may do so here.
     which = DeadLetterFilter(sink, processor, kind, table)
     if seq is not None and which != DeadLetterFilter():
         raise SpecError("give the number of an entry, or filters that choose one: not both")

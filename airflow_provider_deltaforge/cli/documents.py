@@ -1,6 +1,7 @@
 """Commands about documents: ``validate``, ``schema``, ``preflight``, ``plan``, ``apply``."""
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from rich.text import Text
 from airflow_provider_deltaforge.cli.exit_codes import DOCUMENT, FAILED, OK
 from airflow_provider_deltaforge.cli.options import (
     GivenStoreOption,
+    JsonOption,
     chosen_store,
     err,
     opened,
@@ -24,9 +26,11 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.precompile import precompile_for
 from airflow_provider_deltaforge.sensing import structures
 from airflow_provider_deltaforge.sensing.data_drift import detector as data_drift
+from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.json_schema import json_schema
 from airflow_provider_deltaforge.spec.load import documents_at, load, read_document
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _FileArgument = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, help="Pipeline document (YAML).")
@@ -42,6 +46,7 @@ def validate(
         bool,
         typer.Option(help="Resolve ${VAR} from the environment, as the driver will."),
     ] = True,
+    as_json: JsonOption = False,
 ) -> None:
     """Check documents: every wrong key at once, with its path and line.
 
@@ -49,21 +54,49 @@ def validate(
     Also says which settings this release would refuse to run, and compiles scripts if their
     interpreter is installed.
     """
-    code = OK
+    found: list[_Validity] = []
     for path in paths:
         known: dict[str, Path] = {}
-        for file in documents_at(path):
-            try:
-                _validate(file, known, expand=expand)
-            except SpecError as error:
-                code = DOCUMENT
-                err.print(Text(str(file), "bold red"), end=": ")
-                err.print(str(error), highlight=False)
-    raise typer.Exit(code)
+        found += [_validity(file, known, expand=expand) for file in documents_at(path)]
+    if as_json:
+        typer.echo(json.dumps([asdict(document) for document in found], indent=2))
+    else:
+        for document in found:
+            _show(document)
+    raise typer.Exit(OK if all(document.valid for document in found) else DOCUMENT)
 
 
-def _validate(file: Path, known: dict[str, Path], *, expand: bool) -> None:
-    """Check a document and say how it is; ``known`` gets its name.
+@dataclass(frozen=True, slots=True)
+class _Validity:
+    """How a document is; ``error`` names every wrong key."""
+
+    file: str
+    valid: bool
+    pipeline: str | None = None
+    sinks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+
+
+def _validity(file: Path, known: dict[str, Path], *, expand: bool) -> _Validity:
+    """Check a document; ``known`` gets its name, and refuses one that is there."""
+    try:
+        pipeline, warnings = _checked(file, known, expand=expand)
+    except SpecError as error:
+        return _Validity(str(file), valid=False, error=redacted(str(error)))
+    return _Validity(
+        str(file),
+        valid=True,
+        pipeline=pipeline.name,
+        sinks=tuple(sink.id for sink in pipeline.spec.sinks),
+        warnings=warnings,
+    )
+
+
+def _checked(
+    file: Path, known: dict[str, Path], *, expand: bool
+) -> tuple[Pipeline, tuple[str, ...]]:
+    """Return a document that is right, and what to warn of.
 
     Raises:
         SpecError: it is wrong, or has the name of one that is known.
@@ -77,12 +110,20 @@ def _validate(file: Path, known: dict[str, Path], *, expand: bool) -> None:
     former = known.setdefault(pipeline.name, file)
     if former != file:
         raise SpecError(f"the pipeline {pipeline.name!r} is already in {former}")
-    for warning in warnings:
-        err.print(Text(f"{file}: warning", "yellow"), end=": ")
-        err.print(str(warning), highlight=False)
-    sinks = ", ".join(sink.id for sink in pipeline.spec.sinks)
-    named = Text(f"{file}", "green")
-    out.print(named, f": pipeline {pipeline.metadata.name} is valid (to {sinks})", sep="")
+    return pipeline, tuple(str(warning) for warning in warnings)
+
+
+def _show(document: _Validity) -> None:
+    if document.error is not None:
+        err.print(Text(document.file, "bold red"), end=": ")
+        err.print(document.error, highlight=False)
+        return
+    for warning in document.warnings:
+        err.print(Text(f"{document.file}: warning", "yellow"), end=": ")
+        err.print(warning, highlight=False)
+    sinks = ", ".join(document.sinks)
+    named = Text(document.file, "green")
+    out.print(named, f": pipeline {document.pipeline} is valid (to {sinks})", sep="")
 
 
 def schema() -> None:
@@ -90,7 +131,7 @@ def schema() -> None:
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
-def preflight(file: _FileArgument) -> None:
+def preflight(file: _FileArgument, as_json: JsonOption = False) -> None:
     """Ask the source whether it can be captured: settings, permissions, retention.
 
     Also asks Kafka, Redis, NATS and schema registries whether they answer, accept the credentials
@@ -100,7 +141,10 @@ def preflight(file: _FileArgument) -> None:
     pipeline = load(read_document(file))
     with err.status("asking the source and the sinks"):
         findings = ask(pipeline)
-    out.print(findings_table(findings))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2, default=str))
+    else:
+        out.print(findings_table(findings))
     if any(finding.verdict == "fail" for finding in findings):
         raise typer.Exit(FAILED)
     with err.status("compiling decoders and processors, once for each installation"):
@@ -115,7 +159,7 @@ def preflight(file: _FileArgument) -> None:
 def plan(
     file: _FileArgument,
     store: GivenStoreOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what applying a document would change, and what follows; nothing is written."""
     text = read_document(file)
@@ -134,7 +178,7 @@ def plan(
         out.print(f"{found.name}: {effect}", highlight=False)
 
 
-def apply(file: _FileArgument, store: GivenStoreOption = None) -> None:
+def apply(file: _FileArgument, store: GivenStoreOption = None, as_json: JsonOption = False) -> None:
     """Keep a document as what its pipeline is to be, without starting anything.
 
     A driver that runs goes on with the former document until `run`, `serve` or its DAG starts it.
@@ -143,6 +187,9 @@ def apply(file: _FileArgument, store: GivenStoreOption = None) -> None:
     with opened(chosen_store(text, store), create=True) as state:
         found = plan_of(state, text)
         applied = keep(state, text)
+    if as_json:
+        typer.echo(json.dumps({**found.as_dict(), "warnings": applied.warnings}, indent=2))
+        return
     for warning in applied.warnings:
         err.print(Text("warning", "yellow"), end=": ")
         err.print(warning, highlight=False)

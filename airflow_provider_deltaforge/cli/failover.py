@@ -9,6 +9,7 @@ from rich.table import Table
 
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
+    JsonOption,
     NameArgument,
     StoreOption,
     backend_of,
@@ -24,7 +25,7 @@ from airflow_provider_deltaforge.storage.records.failover import Failovers, Reco
 def failovers(
     name: NameArgument,
     store: StoreOption = DEFAULT_STORE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show which server a pipeline's source is read from, and what became of each change."""
     with opened(store) as state:

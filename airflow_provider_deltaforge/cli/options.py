@@ -1,8 +1,9 @@
 """Options that several commands share, and what is opened from them."""
 
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,12 +14,15 @@ from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.places import jobs_directory
 from airflow_provider_deltaforge.storage.choice import store_of
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
+from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.telemetry import logs
 
 # Reasons and names may hold brackets, which are no style then.
 out = Console(markup=False)
 err = Console(stderr=True, markup=False)
+
+_COMPLETION_S = 1.0
 
 NUMBER_MAX = 2**63 - 1
 """The largest number that a state store counts with."""
@@ -76,7 +80,27 @@ LogFormatOption = Annotated[
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-NameArgument = Annotated[str, typer.Argument(help="Name of the pipeline (metadata.name).")]
+
+def pipeline_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the pipelines that a shell may complete a word to; none if the store is not near."""
+    store = context.params.get("store") or os.environ.get(ENVIRONMENT) or DEFAULT_STORE
+    found: list[str] = []
+
+    def look() -> None:
+        # Whatever is wrong, the command itself will say it: a shell waits for names only.
+        with suppress(Exception), opened(str(store)) as state:
+            found.extend(Control.list_pipelines(state))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(_COMPLETION_S)
+    return [name for name in found if name.startswith(incomplete)]
+
+
+NameArgument = Annotated[
+    str,
+    typer.Argument(help="Name of the pipeline (metadata.name).", autocompletion=pipeline_names),
+]
 
 MasterOption = Annotated[
     str, typer.Option("--master", help="Spark master: local[*], local[2], spark://host:7077.")

@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.cli.exit_codes import FAILED
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
     NUMBER_MAX,
+    JsonOption,
     NameArgument,
     Pauses,
     StoreOption,
@@ -91,7 +92,7 @@ def replay(  # noqa: PLR0917 - a command's options
     withdraw: Annotated[
         str | None, typer.Option(help="Withdraw the replay of this ticket; send nothing.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Send events that were set aside to the sinks that miss them, row by row in order.
 

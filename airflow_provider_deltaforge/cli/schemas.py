@@ -10,6 +10,7 @@ from rich.text import Text
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
     NUMBER_MAX,
+    JsonOption,
     NameArgument,
     StoreOption,
     opened,
@@ -40,7 +41,7 @@ def schemas(  # noqa: PLR0917 - a command's options
     reload: Annotated[
         bool, typer.Option("--reload", help="Register what the source's catalog says now.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the table schemas that a pipeline's events were made with."""
     asked = registered.SchemaVersionQuery.of(version, at, sequence)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
+    JsonOption,
     NameArgument,
     StoreOption,
     opened,
@@ -24,7 +25,6 @@ app = typer.Typer(
 )
 
 SinkArgument = Annotated[str, typer.Argument(help="Id of the sink.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")

@@ -9,7 +9,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from airflow_provider_deltaforge.cli.options import GivenStoreOption, chosen_store, opened, out
+from airflow_provider_deltaforge.cli.options import (
+    GivenStoreOption,
+    JsonOption,
+    chosen_store,
+    opened,
+    out,
+)
 from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control.slots import OwnedSlot, drop_slot, list_slots
 from airflow_provider_deltaforge.spec.load import load, read_document
@@ -26,7 +32,7 @@ def slots(
     drop: Annotated[str | None, typer.Option(help="Drop the slot of this name.")] = None,
     confirm: Annotated[str, typer.Option(help="With --drop: the slot's name, once more.")] = "",
     store: GivenStoreOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the replication slots of a document's PostgreSQL database, and what they keep.
 

@@ -5,9 +5,16 @@ from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from airflow_provider_deltaforge.cli.options import DEFAULT_STORE, StoreOption, err, opened, out
+from airflow_provider_deltaforge.cli.options import (
+    DEFAULT_STORE,
+    JsonOption,
+    StoreOption,
+    err,
+    opened,
+    out,
+)
+from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import tokens
 from airflow_provider_deltaforge.errors import SpecError
 
@@ -27,12 +34,16 @@ def create(
         str,
         typer.Option(help="read: look; operate: also pause, copy, replay; admin: everything."),
     ] = "read",
+    as_json: JsonOption = False,
 ) -> None:
     """Make a token and print it, once: only its hash is kept."""
     if scope not in tokens.SCOPES:
         raise SpecError(f"--scope: write {', '.join(tokens.SCOPES)}, not {scope!r}")
     with opened(store, create=True) as state:
         token = tokens.create(state, name, scope)
+    if as_json:
+        typer.echo(json.dumps({"name": name, "scope": scope, "token": token}, indent=2))
+        return
     err.print(f"token {name!r} with the scope {scope}; it is not shown again:", highlight=False)
     typer.echo(token)
 
@@ -40,7 +51,7 @@ def create(
 @app.command("list")
 def list_tokens(
     store: StoreOption = DEFAULT_STORE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what tokens there are, without the tokens themselves."""
     with opened(store) as state:
@@ -48,9 +59,7 @@ def list_tokens(
     if as_json:
         typer.echo(json.dumps([token.model_dump(exclude={"v"}) for token in found], indent=2))
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("name", "scope", "created"):
-        table.add_column(title)
+    table = new_table("name", "scope", "created")
     for token in found:
         created = datetime.fromtimestamp(token.created_at_ms / 1000, timezone.utc)
         table.add_row(token.name, token.scope, created.isoformat(" ", "seconds"))

@@ -189,11 +189,24 @@ class Pipeline(Settings):
     """What the pipeline is called."""
     spec: Spec
     """What the pipeline does."""
+    storage: StorageSettings | None = None
+    """The same as ``spec.storage``, beside ``spec``."""
+
+    @model_validator(mode="after")
+    def _check_storage(self) -> "Pipeline":
+        if self.storage is not None and self.spec.storage is not None:
+            raise refusal(("storage",), "the state store is named twice: spec.storage says it, too")
+        return self
 
     @property
     def name(self) -> str:
         """The pipeline's name."""
         return self.metadata.name
+
+    @property
+    def state_store(self) -> StorageSettings | None:
+        """The state store that the document names, wherever it does."""
+        return self.storage or self.spec.storage
 
     def unbuilt(self) -> list[str]:
         """Return ``key: what`` for everything asked for that this release does not do."""

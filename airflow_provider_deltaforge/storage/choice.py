@@ -6,7 +6,7 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 
 
 def store_in(document: str) -> StoreLocation | None:
-    """Return the store that a document names in ``spec.storage``; None if it names none.
+    """Return the store that a document names, in ``spec`` or beside it; None if it names none.
 
     Args:
         document: its text, unexpanded; variables are resolved where the store is opened.
@@ -14,7 +14,7 @@ def store_in(document: str) -> StoreLocation | None:
     Raises:
         SpecError: the document is wrong.
     """
-    settings = load(document, expand=False).spec.storage
+    settings = load(document, expand=False).state_store
     if settings is None:
         return None
     try:
@@ -34,7 +34,7 @@ def check_store(document: str, location: StoreLocation) -> None:
     Raises:
         SpecError: it does, or the document is wrong.
     """
-    settings = load(document, expand=False).spec.storage
+    settings = load(document, expand=False).state_store
     path = settings.path if settings is not None else None
     if path is None or path.startswith(("/", "~", "${")):
         store_of(document, location)

@@ -25,6 +25,9 @@ JOB = "DELTAFORGE_JOB"
 DEFAULT_DSN = "sqlite:///.deltaforge/state.db"
 
 _BACKENDS = {"postgresql": "postgres", "postgres": "postgres"}
+_KEY_VALUE = re.compile(r"\s*[a-z_]+\s*=")
+"""How a connection string of libpq begins that is no URI."""
+_PAIRS = re.compile(r"\s*(?:[a-z_]+\s*=\s*(?:'(?:[^'\\]|\\.)*'|(?:[^\s\\]|\\.)*)\s*)+")
 _LOCAL_MASTER = re.compile(r"local(\[[^\]]*\]|-cluster\[.*\])?")
 
 
@@ -76,11 +79,21 @@ class StoreLocation(Settings):
         Raises:
             SpecError: it has no scheme, or one that nobody answers for.
         """
+        if whole := REFERENCE.fullmatch(dsn):
+            # Which backend it is only the value says; the secret in it stays where it is.
+            value = _value_of(whole, os.environ)
+            if REFERENCE.fullmatch(value):
+                raise SpecError(f"the state store's DSN {dsn} is another variable, {value}")
+            named = cls.from_dsn(value)
+            return named if named.path else named.model_copy(update={"dsn": SecretStr(dsn)})
         scheme, found, rest = dsn.partition("://")
+        if not found and _KEY_VALUE.match(dsn):
+            return cls(backend="postgres", dsn=SecretStr(dsn))
         if not found or "$" in scheme:
             raise SpecError(
                 "the state store's DSN must begin with its scheme: sqlite:///path/state.db, or "
-                "postgresql://user:${PASSWORD}@host/database"
+                "postgresql://user:${PASSWORD}@host/database; PostgreSQL's own form is 'host=… "
+                "dbname=… user=…'"
             )
         if scheme == "sqlite":
             if not rest.startswith("/") or rest == "/":
@@ -206,8 +219,13 @@ def _resolve(text: str, environment: Mapping[str, str]) -> str:
     authority = re.match(r"[^:/]+://([^/@?]*)@", masked)
     secret_until = authority.end(1) if authority else 0
 
+    # A path has no such pairs: where it holds variables it is relative, or begins with a slash.
+    is_pairs = _PAIRS.fullmatch(masked)
+
     def replace(match: re.Match[str]) -> str:
         value = _value_of(match, environment)
+        if is_pairs:  # Of pairs, a value ends with a blank that no backslash stands before.
+            return re.sub(r"([\s'\\])", r"\\\1", value)
         return quote(value, safe="") if match.start() < secret_until else value
 
     return REFERENCE.sub(replace, text)

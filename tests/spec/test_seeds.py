@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import check, load, spec_hash
 from tests.spec.documents import ENVIRONMENT, PIPELINES
 
@@ -72,3 +73,22 @@ def test_our_own_example_starts():
 
     assert pipeline.unbuilt() == []
     pipeline.refuse_unbuilt()
+
+
+def test_a_schema_registry_has_both_names_of_the_pages():
+    """``schema_registry_url``, and ``schema_registry`` as the page on encodings has it."""
+    text = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {name: avro, tenant: t}
+spec:
+  source: {type: scripted, config: {id: s}}
+  sinks:
+    - {type: kafka, config: {id: k, brokers: b, topic: t, encoding: {type: avro, KEY: "http://r"}}}
+"""
+    for key in ("schema_registry", "schema_registry_url"):
+        encoding = load(text.replace("KEY", key)).spec.sinks[0].encoding
+        assert encoding.schema_registry_url == "http://r"
+    both = text.replace("KEY", 'schema_registry: "http://q", schema_registry_url')
+    with pytest.raises(SpecError, match="schema_registry: unknown key"):
+        load(both)

@@ -67,3 +67,14 @@ def test_a_driver_with_a_working_directory_of_its_own_takes_a_relative_path_as_r
     check_store(text, given)
     with pytest.raises(SpecError):
         check_store(_with("{backend: sqlite, path: /data/own.db}"), given)
+
+
+def test_the_store_may_be_named_beside_the_spec():
+    """Where the Storage page has it; in both places is a contradiction."""
+    beside = f"{document()}\nstorage: {{backend: sqlite, path: /data/own.db}}\n"
+    assert store_of(beside, None).to_dsn() == "sqlite:////data/own.db"
+    with pytest.raises(SpecError, match=r"line 20: storage\.dsn"):
+        store_of(beside.replace("sqlite", "postgres"), None)
+    twice = f"{_with('{backend: sqlite, path: /a.db}')}\nstorage: {{backend: sqlite, path: /a}}\n"
+    with pytest.raises(SpecError, match="storage: the state store is named twice"):
+        store_of(twice, None)

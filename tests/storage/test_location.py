@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import ValidationError
 
 from airflow_provider_deltaforge.errors import SpecError
@@ -98,7 +99,8 @@ def test_the_password_shows_nowhere():
     ("dsn", "complaint"),
     [
         ("state.db", "begin with its scheme"),
-        ("${STORE}", "begin with its scheme"),
+        ("${STORE}", "needs the variable .STORE."),
+        ("${SCHEME}://h/d", "begin with its scheme"),
         ("sqlite://state.db", "sqlite:///path"),
         ("sqlite:///", "sqlite:///path"),
         ("postgress://h/d", "no state store is called 'postgress'"),
@@ -141,3 +143,28 @@ def test_a_file_is_refused_where_executors_may_run_on_other_hosts(master):
 def test_memory_is_refused_under_any_spark_master():
     with pytest.raises(SpecError, match="one process"):
         StoreLocation.from_dsn("memory://").require_reachable("local[*]")
+
+
+def test_a_connection_string_of_postgres_is_its_dsn(monkeypatch):
+    """As the documents write it; what a variable holds stays one value."""
+    text = "host=localhost dbname=deltaforge_storage user=df password=${STORE_PASSWORD}"
+    location = StoreLocation.from_dsn(text)
+    assert (location.backend, StoreLocation.from_dsn(location.to_dsn())) == ("postgres", location)
+    resolved = _resolve(text, {"STORE_PASSWORD": "a b' host=evil \\"})
+    assert conninfo_to_dict(resolved)["password"] == "a b' host=evil \\"
+    assert conninfo_to_dict(resolved)["host"] == "localhost"
+    assert "hunter2" not in StoreLocation.from_dsn("host=h password=hunter2").shown()
+
+
+def test_a_dsn_may_be_one_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("STATE", f"sqlite:///{tmp_path}/state.db")
+    assert StoreLocation.from_dsn("${STATE}").path == f"{tmp_path}/state.db"
+    monkeypatch.setenv("STATE", "postgresql://df:hunter2@127.0.0.1:1/x")
+    location = StoreLocation.from_dsn("${STATE}")
+    assert (location.backend, location.to_dsn()) == ("postgres", "${STATE}")
+    assert StoreLocation.from_dsn(location.to_dsn()) == location
+    monkeypatch.setenv("OTHER", "${OTHER}")
+    with pytest.raises(SpecError, match="is another variable"):
+        StoreLocation.from_dsn("${OTHER}")
+    with pytest.raises(SpecError, match="needs the variable 'MISSING'"):
+        StoreLocation.from_dsn("${MISSING}")

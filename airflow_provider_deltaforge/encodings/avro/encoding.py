@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import SecretStr, field_validator, model_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.encodings.contract import Encoder, EncoderRequest, Encoding
 from airflow_provider_deltaforge.errors import SpecError
@@ -18,9 +18,11 @@ class AvroEncoding(Encoding):
     media_type: ClassVar[str | None] = "application/avro"
     is_text: ClassVar[bool] = False
 
-    schema_registry_url: str
+    schema_registry_url: str = Field(
+        validation_alias=AliasChoices("schema_registry_url", "schema_registry")
+    )
     """Where the schema registry listens, for example ``http://registry:8081``; several addresses
-    are separated by commas."""
+    are separated by commas. ``schema_registry`` is the same key."""
     subject_strategy: Literal["topic_name", "record_name", "topic_record_name"] = "topic_name"
     """How the subject of a schema is named: ``TOPIC-value``, the record's full name, or both."""
     username: str | None = None
