@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import numpy as np
 from pydantic import PositiveInt
 
 from airflow_provider_deltaforge.errors import SpecError
@@ -305,6 +306,25 @@ class Source(PluginSettings):
         Where positions have no total order, each of two may lack changes that the other has.
         """
         return self.compare(at, position) >= 0
+
+    def visible(self, cut: Position, batch: ChangeBatch) -> Any:
+        """Return which changes a view of the tables contained.
+
+        All changes of a transaction are treated alike, also when it is spread over batches.
+
+        Args:
+            cut: of the view: the ``end`` of the batches read from it.
+            batch: of the log.
+
+        Returns:
+            Bool array by row. False also when it cannot be told: a change that is delivered once
+            more is better than one that is lost.
+        """
+        return np.zeros(batch.rows.num_rows, np.bool_)
+
+    def common_cut(self, cuts: Sequence[Position]) -> Position | None:
+        """Return a cut such that several views contained everything up to it; None: unknown."""
+        return None
 
     @abstractmethod
     def head(self) -> Position:

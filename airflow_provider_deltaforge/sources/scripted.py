@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 from pydantic import Field
@@ -81,6 +82,15 @@ class ScriptedSource(Source):
     def compare(self, left: Position, right: Position) -> int:
         """Order by transaction number."""
         return (int(left["tx"]) > int(right["tx"])) - (int(left["tx"]) < int(right["tx"]))
+
+    def visible(self, cut: Position, batch: ChangeBatch) -> Any:
+        """Return which changes a view of the table contained, a bool array by row."""
+        first = int(batch.positions.after(0)["tx"])
+        return batch.rows.column("tx").to_numpy() + first <= cut["tx"]
+
+    def common_cut(self, cuts: Sequence[Position]) -> Position | None:
+        """Return a cut such that several views contained everything up to it."""
+        return self.earliest(cuts)
 
     def head(self) -> Position:
         """Return the last transaction that exists now."""

@@ -242,19 +242,23 @@ class PipelineRun:
                 raise AssertionError(f"{what}: {self.control.progress()}\n{log}")
             time.sleep(0.05)
 
-    def judge(self, at_least: int = 100, *, tables: bool = True) -> list[str]:
+    def judge(
+        self, at_least: int = 100, *, tables: bool = True, each_row_once: bool = False
+    ) -> list[str]:
         """Ask the oracle about everything since the snapshot began.
 
         Args:
             at_least: changes without which the test would show nothing.
             tables: compare with the tables as they are now, too.
+            each_row_once: no change may follow that the snapshot shows.
         """
         run = Snapshots(self.store, self.name).current()
         assert run is not None
         truth = self.history(run.start_position)
         assert len(truth) >= at_least, "the writers did nothing"
         seen = self.seen()
-        return judge(truth, seen, self.rows() if tables else None)
+        rows = self.rows() if tables else None
+        return judge(truth, seen, rows, each_row_once=each_row_once)
 
     def history(self, after: dict[str, Any]) -> list[Change]:
         """Return what happened, as the oracle reads it."""

@@ -162,13 +162,15 @@ class Writers:
         elif kind < 0.67:
             # The key itself; numbers of a writer's own range, and back again.
             connection.execute(
-                "UPDATE orders SET id = CASE WHEN id < 1000000 THEN id + 1000000"
-                " ELSE id - 1000000 END WHERE id IN (%s, %s)",
+                "UPDATE orders SET changed = clock_timestamp(), id = CASE"
+                " WHEN id < 1000000 THEN id + 1000000 ELSE id - 1000000 END"
+                " WHERE id IN (%s, %s)",
                 (order, order + 1000000),
             )
         elif kind < 0.72:
             connection.execute(
-                "UPDATE orders SET note = repeat(%s, %s) WHERE id = %s",
+                "UPDATE orders SET changed = clock_timestamp(), note = repeat(%s, %s)"
+                " WHERE id = %s",
                 (chance.choice("äxy"), chance.choice([3, 4000]), order),
             )
         elif kind < 0.8:

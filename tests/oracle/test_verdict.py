@@ -109,3 +109,68 @@ def test_truncations_new_keys_and_values_left_out_are_understood():
 )
 def test_a_planted_fault_of_whole_tables_and_keys_is_caught(delivered, complaint):
     assert any(complaint in line for line in judge(SHOP, delivered, SHOP_TABLE))
+
+
+def copy(key, state):
+    return Seen(None, key, state, f"copy of {key}")
+
+
+COPIED = [copy("a", 11), *seen(5)]
+"""A view behind the fourth change: it shows the first four, and "b" was gone."""
+
+
+def test_what_a_copy_shows_need_not_arrive():
+    assert judge(HISTORY, COPIED, TABLE, each_row_once=True) == []
+
+
+@pytest.mark.parametrize(
+    ("delivered", "complaint"),
+    [
+        pytest.param([copy("a", 10), *seen(5)], "never arrived", id="a view before the cut"),
+        pytest.param([copy("a", 11)], "never arrived", id="a change behind the view"),
+        pytest.param([copy("a", 11), *seen(1, 5)], "never arrived", id="a hole in what is shown"),
+        pytest.param([*seen(5)], "never arrived", id="no copy of the row"),
+        pytest.param([*COPIED, *seen(2)], "never arrived", id="a row whose delete was left out"),
+        pytest.param(
+            [copy("a", 11), *seen(3, 5)], "although a copy had shown", id="a change shown already"
+        ),
+        pytest.param(
+            [copy("a", 11), *seen(1, 2, 3, 4, 5)], "although a copy had shown", id="no seam"
+        ),
+        pytest.param([*COPIED, copy("b", 20)], "differs from the table", id="a row that was gone"),
+    ],
+)
+def test_a_planted_seam_is_caught(delivered, complaint):
+    found = judge(HISTORY, delivered, TABLE, each_row_once=True)
+
+    assert any(complaint in line for line in found), found
+
+
+MOVES = [row(1, 1, "one"), row(2, 8, "one", moved_from=1), row(3, 1, "new"), row(4, 8, None)]
+
+
+def at(name, number, state, moved_from=None):
+    former = ("t", moved_from) if moved_from else None
+    return Seen(name, ("t", number), state, f"id{name}{number}", former)
+
+
+@pytest.mark.parametrize(
+    "delivered",
+    [
+        pytest.param(
+            [copy(("t", 1), "new"), at(2, 8, "one"), at(4, 8, None)], id="it arrives, and has gone"
+        ),
+        pytest.param(
+            [copy(("t", 1), "one"), at(2, 1, None), at(3, 1, "new")], id="it leaves, and was there"
+        ),
+        pytest.param([copy(("t", 1), "new")], id="shown in both"),
+    ],
+)
+def test_a_row_that_moved_may_arrive_as_the_half_that_is_not_shown(delivered):
+    assert judge(MOVES, delivered, {("t", 1): "new"}, each_row_once=True) == []
+
+
+def test_a_row_that_leaves_where_a_newer_one_was_shown_is_caught():
+    delivered = [copy(("t", 1), "new"), at(2, 8, "one", moved_from=1), at(4, 8, None)]
+
+    assert judge(MOVES, delivered, {("t", 1): "new"}) != []

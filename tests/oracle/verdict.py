@@ -55,6 +55,7 @@ def judge(
     table: Mapping[Hashable, Any] | None = None,
     *,
     exactly_once: bool = False,
+    each_row_once: bool = False,
 ) -> list[str]:
     """Return what is wrong, in words; nothing when every promise held.
 
@@ -63,10 +64,11 @@ def judge(
         seen: what arrived; per key in the order a consumer gets it.
         table: the source table now, by key; None where it cannot be read.
         exactly_once: no event of the log may arrive twice; rows of copies may.
+        each_row_once: no change may arrive that the row's first copy shows.
     """
     streamed = [event for event in seen if event.name is not None]
     wrong = [
-        *_missing(history, streamed),
+        *_missing(history, seen),
         *_alien(history, streamed),
         *_out_of_order(history, streamed),
         *_changed_on_replay(history, seen),
@@ -74,6 +76,8 @@ def judge(
     ]
     if exactly_once:
         wrong += _repeated(streamed)
+    if each_row_once:
+        wrong += _shown_again(history, seen)
     return wrong
 
 
@@ -95,10 +99,95 @@ def bare(state: Any, column: str) -> Any:
     return {name: value for name, value in state.items() if name != column}
 
 
-def _missing(history: Sequence[Change], streamed: Sequence[Seen]) -> list[str]:
-    arrived = {event.name for event in streamed}
-    lost = [change for change in history if change.name not in arrived]
-    return _told("never arrived", [change.name for change in lost])
+def _missing(history: Sequence[Change], seen: Sequence[Seen]) -> list[str]:
+    """Name the changes that neither arrived nor show in a copy.
+
+    What a copy of a row shows needs not arrive: the first changes of its key, up to the state that
+    the copy has; of a row that is in no copy, up to one where it was gone.
+    """
+    arrived = _arrived(seen)
+    lost = [
+        change.name
+        for key, changes in _by_key(history).items()
+        for change in _not_shown(key, changes, arrived, _copies(seen).get(key, []))
+    ]
+    return _told("never arrived", list(dict.fromkeys(lost)))
+
+
+def _not_shown(
+    key: Hashable,
+    changes: Sequence[Change],
+    arrived: Mapping[Hashable, set[Any]],
+    copies: list[Any],
+) -> list[Change]:
+    """Return the changes of a key that never arrived although no copy shows them."""
+    missing = [change for change in changes if not _reached(change, key, arrived)]
+    if not missing:
+        return []
+    # A view may have shown more than what was left out.
+    states = [_state_of(change, key) for change in changes[len(missing) - 1 :]]
+    seen = copies or [None]
+    is_shown = any(_agrees(state, copy) for state in states for copy in seen)
+    is_shown = is_shown or states[0] is None
+    return [] if is_shown and changes[: len(missing)] == missing else missing
+
+
+def _shown_again(history: Sequence[Change], seen: Sequence[Seen]) -> list[str]:
+    """Name the changes that arrived although the copy before them shows them already."""
+    arrived, copies = _arrived(seen), _copies(seen)
+    again = []
+    for key, changes in _by_key(history).items():
+        states = [_state_of(change, key) for change in changes]
+        for copy in copies.get(key, [])[:1]:
+            places = [at for at, state in enumerate(states) if state is not None and state == copy]
+            if len(places) == 1:
+                front = changes[: places[0] + 1]
+                again += [change.name for change in front if _reached(change, key, arrived)]
+    return _told("arrived although a copy had shown them", list(dict.fromkeys(again)))
+
+
+def _by_key(history: Sequence[Change]) -> dict[Hashable, list[Change]]:
+    """Return the changes of each row's key in order: a truncation is one of all its rows."""
+    found: dict[Hashable, list[Change]] = {}
+    for change in history:
+        for key in (change.key, change.moved_from):
+            if key is not None and not isinstance(key, AllRows):
+                found.setdefault(key, [])
+    for change in history:
+        if isinstance(change.key, AllRows):
+            keys = [key for key in found if _table_of(key) == change.key.table]
+        else:
+            keys = [key for key in (change.key, change.moved_from) if key is not None]
+        for key in keys:
+            found[key].append(change)
+    return found
+
+
+def _state_of(change: Change, key: Hashable) -> Any:
+    """Return what a change makes of one of its keys."""
+    return change.state if change.key == key else None
+
+
+def _arrived(seen: Sequence[Seen]) -> dict[Hashable, set[Any]]:
+    """Return by change the keys that its events had: a row that moved may arrive as two halves."""
+    found: dict[Hashable, set[Any]] = defaultdict(set)
+    for event in seen:
+        if event.name is not None:
+            found[event.name] |= {event.key, event.moved_from}
+    return found
+
+
+def _reached(change: Change, key: Hashable, arrived: Mapping[Hashable, set[Any]]) -> bool:
+    keys = arrived.get(change.name, set())
+    return change.key in keys if isinstance(change.key, AllRows) else key in keys
+
+
+def _copies(seen: Sequence[Seen]) -> dict[Hashable, list[Any]]:
+    found: dict[Hashable, list[Any]] = defaultdict(list)
+    for event in seen:
+        if event.name is None:
+            found[event.key].append(event.state)
+    return found
 
 
 def _alien(history: Sequence[Change], streamed: Sequence[Seen]) -> list[str]:
@@ -132,6 +221,7 @@ def _out_of_order(history: Sequence[Change], streamed: Sequence[Seen]) -> list[s
 
 def _changed_on_replay(history: Sequence[Change], seen: Sequence[Seen]) -> list[str]:
     states = {change.name: change.state for change in history}
+    left = {change.name: [change.moved_from] for change in history}
     ids: dict[Hashable, set[str]] = defaultdict(set)
     names: dict[str, set[Any]] = defaultdict(set)
     wrong_state = []
@@ -140,7 +230,8 @@ def _changed_on_replay(history: Sequence[Change], seen: Sequence[Seen]) -> list[
         names[event.event_id].add((event.name, event.key, repr(state)))
         if event.name is not None:
             ids[event.name].add(event.event_id)
-            if event.name in states and states[event.name] != state:
+            is_left = event.state is None and event.key in left.get(event.name, ())
+            if event.name in states and states[event.name] != state and not is_left:
                 wrong_state.append((event.name, event.state, states[event.name]))
     return [
         *_told("arrived under several event ids", [n for n, told in ids.items() if len(told) > 1]),

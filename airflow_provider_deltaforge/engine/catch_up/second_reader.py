@@ -9,6 +9,7 @@ from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
+from airflow_provider_deltaforge.engine.catch_up.snapshot_seam import SnapshotSeam
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
 from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
 from airflow_provider_deltaforge.engine.read.read_ahead import ReadAhead
@@ -151,13 +152,15 @@ class SecondReader:
         self._reader = reader
         tables.begin(reader)
         ahead = self._rendering.ahead(lambda _: True)
+        registrar = Registrar(context, registry, self._retry, self._at)
+        seam = SnapshotSeam.of(context, self._at, self._retry)
         self._pump = ReadAhead(
             reader,
             _RejoinBatcher(context.pipeline.spec, self._rejoin_point, self._at),
             lambda batch: RenderedBatch(batch, ahead.render(batch.rows)),
             1,
             self._tell,
-            Registrar(context, registry, self._retry, self._at).admit,
+            lambda batch: seam.without_shown(registrar.admit(batch)),
             self._measured,
         )
 

@@ -105,8 +105,8 @@ class SinkPositions:
         checkpoints.load()
         self._store(self._resumed())
         self._found = self._answers.ask_all(self._sinks)
-        is_reset = self._is_reset()
-        if not is_reset:
+        anew = is_reset(self._context)
+        if not anew:
             self._refuse_others()
         given_up = self._gaps.open()
         writes: list[Write] = []
@@ -124,7 +124,7 @@ class SinkPositions:
                     writes += self._compared(compared)
                 except PositionLostError as error:
                     writes.append(self._given_up(compared, error, lost))
-            elif cursor is not None and not is_reset:
+            elif cursor is not None and not anew:
                 writes += self._unknown(name, cursor)
         self._store(writes)
         if lost:
@@ -151,7 +151,7 @@ class SinkPositions:
             elif is_new:
                 writes.append(checkpoints.put(name, stand.position, as_texts(cursor)))
         writes += self._others.forget(self._found)
-        if self._sinks and self._is_reset():
+        if self._sinks and is_reset(self._context):
             writes.append(Delete(names.CURSORS, self._context.pipeline.name))
         self._store(writes)
 
@@ -164,7 +164,7 @@ class SinkPositions:
             FatalError: a sink holds one.
             RetryableError: the store is away.
         """
-        if self._sinks and not self._is_reset():
+        if self._sinks and not is_reset(self._context):
             self._found = self._answers.ask_all(self._sinks, waits=False)
             self._checkpoints.load()
             self._refuse_others()
@@ -356,10 +356,11 @@ class SinkPositions:
 
         return self._answers.ask(sink, threading.Event(), begin).cursor
 
-    def _is_reset(self) -> bool:
-        """Return whether a person has the pipeline begin anew, whatever its sinks hold."""
-        return self._context.store.get(names.CURSORS, self._context.pipeline.name) is not None
-
     def _store(self, writes: Sequence[Write]) -> None:
         if writes:
             self._context.store.transact(writes, self._context.fence)
+
+
+def is_reset(context: TaskContext) -> bool:
+    """Return whether a person has the pipeline begin anew, whatever its sinks hold."""
+    return context.store.get(names.CURSORS, context.pipeline.name) is not None

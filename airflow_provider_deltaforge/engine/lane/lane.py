@@ -27,6 +27,7 @@ from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, RenderedBatch
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
+from airflow_provider_deltaforge.engine.catch_up.snapshot_seam import SnapshotSeam
 from airflow_provider_deltaforge.engine.catch_up.start_positions import (
     StartPositions,
     find_start_positions,
@@ -50,7 +51,7 @@ from airflow_provider_deltaforge.errors import (
     ServerChangedError,
     TableError,
 )
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -71,6 +72,11 @@ class OpenLog:
     registrar: Registrar
     start_positions: StartPositions
     start: Position
+    seam: SnapshotSeam
+
+    def admit(self, batch: ChangeBatch) -> ChangeBatch:
+        """Return what is to be delivered of a batch, its schemas registered."""
+        return self.seam.without_shown(self.registrar.admit(batch))
 
 
 class Lane:
@@ -201,7 +207,7 @@ class Lane:
             partial(self._prepare, self._rendering.ahead(self._skip_list.goes)),
             spec.batch.max_inflight,
             self._stats.report_read_error,
-            opened.registrar.admit,
+            opened.admit,
             self._measured,
         )
         self._measured.reads_from(pump.depths)
@@ -308,7 +314,8 @@ class Lane:
         reader = self._of_source(lambda: self._tables.open(self._source, start, ending))
         self._stats.read_by(reader)
         self._heartbeat.begun()
-        return OpenLog(reader, registrar, positions, start)
+        seam = SnapshotSeam.of(self._context, start, self._retry)
+        return OpenLog(reader, registrar, positions, start, seam)
 
     def _prepare(self, ahead: RenderAhead, batch: SourceBatch) -> RenderedBatch:
         """Run processors and rendering, in the decoder thread."""

@@ -32,6 +32,7 @@ from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup,
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
 from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings, combined
 from airflow_provider_deltaforge.sensing.data_drift.row_check_kernel import SAMPLES
 from airflow_provider_deltaforge.sources.contract import TableChunk
@@ -202,6 +203,8 @@ class _Copier:
         taken: dict[str, SinkCounts] = {}
         cut: dict[str, Any] = {}
         for batch in self._snapshotter.read(chunk, self._run_id):
+            if not rows and not self._begin(chunk, batch.end):
+                return None
             source = self._registrar.admit(batch).rows
             rendered = self._rendering.render(source)
             self._dead_letters.check(rendered, source)
@@ -238,6 +241,16 @@ class _Copier:
         if self._detector is None:
             return []
         return self._detector.examine(source, done.rows, done.origins)
+
+    def _begin(self, chunk: TableChunk, cut: Position) -> bool:
+        """Keep what the first rows of a chunk show; False when asked to end.
+
+        Rows of an attempt that failed stay in the sinks. What happened to them after its view is
+        in the log, and the seam must not leave it out.
+        """
+        if self._records.is_begun(self._run_id, chunk.id):
+            return True
+        return self._store([self._records.chunk_begun(self._run_id, chunk.id, cut)])
 
     def _store(self, writes: Sequence[Write]) -> bool:
         """Store, together with what is set aside; False when asked to end before there is room."""

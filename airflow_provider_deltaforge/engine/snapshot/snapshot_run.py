@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, rea
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.table_watch import learn
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
+from airflow_provider_deltaforge.engine.deliver.sink_positions import is_reset
 from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
@@ -116,7 +117,10 @@ class SnapshotRun:
         """
         self.guard(plan)
         self._see_rows(plan.run)
-        writes = list(self._records.finish(plan.run))
+        gaps = {gap.sink for gap in Gaps(self._context.store, self._context.pipeline.name).all()}
+        fresh = [sink_id for sink_id in plan.run.fresh_sinks if sink_id not in gaps]
+        run = plan.run.model_copy(update={"fresh_sinks": fresh})
+        writes = list(self._records.finish(run))
         if not (plan.run.wish or {}).get("where"):
             writes += TableRecords(self._context.store, self._context.pipeline.name).repair(
                 [*plan.run.tables]
@@ -206,6 +210,14 @@ class SnapshotRun:
         same = run.ticket == ticket and (run.wish is None) == (self._request is None)
         return same and run.finished_at_ms is None and run.cancelled is None
 
+    def _fresh_sinks(self) -> list[str]:
+        """Return the sinks that were given nothing yet, not even rows of a cancelled run."""
+        is_first = self._request is None and self._latest() is None
+        if not is_first or is_reset(self._context):
+            return []
+        known = self._checkpoints.load()
+        return [sink.id for sink in self._context.pipeline.spec.sinks if sink.id not in known]
+
     def _start_position(self, snapshotter: Snapshotter) -> Position:
         """Return where the log must still begin: where the stream stands, if it began before."""
         if self._request is not None:
@@ -238,6 +250,7 @@ class SnapshotRun:
             tables=tables,
             wish=self._request.wish if self._request is not None else None,
             ticket=self._request.ticket if self._request is not None else None,
+            fresh_sinks=self._fresh_sinks(),
         )
         writes = self._records.begin(run, chunks)
         if self._request is None and not self._streamed():

@@ -1,7 +1,7 @@
 """Positions of the log: what they hold, how they compare, and those inside a batch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -139,3 +139,46 @@ def advanced(
         for domain, (origin, number) in last.items():
             gtids = gtids.at(int(domain), int(origins[origin].split("-")[1]), number)
     return gtids
+
+
+def visible_in(cut: LogPosition, positions: BinlogTxPositions) -> Any:
+    """Return which transactions a view with this cut contained, a bool array by ordinal.
+
+    A MySQL view contains what its GTID set names. A MariaDB view, and one of a server without
+    GTIDs, contains what begins before its place in the log of that very server: a place lies
+    between two transactions, and the end of one that is still open is not known.
+    """
+    transactions = positions.transactions
+    contained = np.zeros(len(transactions), np.bool_)
+    if isinstance(cut.gtids, GtidSet):
+        for ordinal, name in enumerate(positions.origins):
+            if name in cut.gtids.members:
+                spans = np.array(cut.gtids.members[name], np.int64)
+                numbers = transactions[:, TX_NUMBER]
+                at = np.searchsorted(spans[:, 0], numbers, "right") - 1
+                within = (at >= 0) & (numbers <= spans[at, 1])
+                contained |= within & (transactions[:, TX_ORIGIN] == ordinal)
+        return contained
+    if not cut.server_uuid or cut.server_uuid != positions.base.server_uuid:
+        return contained
+    if not cut.file or not positions.file:
+        return contained
+    file, cut_file = file_number(positions.file), file_number(cut.file)
+    if file != cut_file:
+        return np.full(len(transactions), file < cut_file)
+    return transactions[:, TX_START] < cut.pos
+
+
+def common_cut(cuts: Sequence[LogPosition]) -> Position | None:
+    """Return what several views of one server contained; None of views of several servers."""
+    if len({cut.server_uuid for cut in cuts}) != 1:
+        return None
+    first = min(cuts, key=lambda cut: (file_number(cut.file), cut.pos))
+    if not isinstance(first.gtids, GtidSet):
+        return first.as_json()
+    gtids = first.gtids
+    for cut in cuts:
+        if not isinstance(cut.gtids, GtidSet):
+            return None
+        gtids = gtids & cut.gtids
+    return replace(first, gtids=gtids).as_json()

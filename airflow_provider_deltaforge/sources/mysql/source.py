@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
@@ -244,6 +244,17 @@ class MySqlSource(Source):
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""
         return positions.compare(left, right)
+
+    def visible(self, cut: Position, batch: ChangeBatch) -> Any:
+        """Return which changes a view of the tables contained, a bool array by row."""
+        if not isinstance(batch.positions, positions.BinlogTxPositions):
+            return super().visible(cut, batch)
+        contained = positions.visible_in(positions.LogPosition.from_json(cut), batch.positions)
+        return contained[batch.rows.column("tx").to_numpy()]
+
+    def common_cut(self, cuts: Sequence[Position]) -> Position | None:
+        """Return a cut such that several views contained everything up to it; None: unknown."""
+        return positions.common_cut([positions.LogPosition.from_json(cut) for cut in cuts])
 
     def identity(self) -> Identity:
         """Return the server's UUID, or MariaDB's server id."""

@@ -17,6 +17,7 @@ class MySqlTuning:
         lock_wait_s: how long one attempt to lock a table may wait for writers; new writers queue
             behind it meanwhile. The server takes whole seconds.
         lock_attempts: so many attempts are made.
+        quiet_views: so many views are opened until one falls between two commits.
     """
 
     settling_s: float = 15.0
@@ -24,6 +25,7 @@ class MySqlTuning:
     kicked_window_s: float = 60.0
     lock_wait_s: int = 3
     lock_attempts: int = 10
+    quiet_views: int = 200
 
 
 MYSQL_TUNING = MySqlTuning()

@@ -1,5 +1,6 @@
 """Positions of the write-ahead log: what they hold, how they compare, and those inside a batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,3 +112,37 @@ class WalTxPositions:
         last = int(np.max(ends, initial=0))
         lsn = max(self.base.lsn, last, reached)
         return WalPosition(lsn, self.base.system_id, self.base.timeline)
+
+
+def visible_in(cut: Position, positions: WalTxPositions) -> Any:
+    """Return which transactions a view with this cut contained, a bool array by ordinal.
+
+    A promoted server goes on with numbers that its predecessor may have used for something else,
+    so a cut counts on its own timeline only.
+
+    Args:
+        cut: with ``snapshot``, as ``pg_current_snapshot`` writes it: ``xmin:xmax:xip,…``.
+        positions: whose ``xids`` are the last 32 bits of what the snapshot names.
+    """
+    base, text = positions.base, str(cut.get("snapshot") or "")
+    same = WalPosition.from_json(cut)
+    known = (same.system_id, same.timeline) == (base.system_id, base.timeline)
+    if not text or not known:
+        return np.zeros(len(positions.xids), np.bool_)
+    _, upper, active = text.split(":")
+    xmax, xids = int(upper), np.asarray(positions.xids, np.int64)
+    # The nearest number to xmax that ends in these bits.
+    behind = ((xids - xmax + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+    running = np.array([int(xid) - xmax for xid in active.split(",") if xid], np.int64)
+    return (xids > 0) & (behind < 0) & ~np.isin(behind, running)
+
+
+def common_cut(cuts: Sequence[Position]) -> Position | None:
+    """Return what several views of one server contained; None where that is not known."""
+    texts = [str(cut.get("snapshot") or "") for cut in cuts]
+    servers = {(cut.get("system_id"), cut.get("timeline")) for cut in cuts}
+    if not all(texts) or len(servers) != 1:
+        return None
+    # Whoever has a number below a view's xmin had ended when it opened.
+    xmin = min(int(text.partition(":")[0]) for text in texts)
+    return {**cuts[0], "snapshot": f"{xmin}:{xmin}:"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, SecretStr, field_validator
 
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
@@ -224,6 +224,17 @@ class PostgresSource(Source):
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""
         return positions.compare(left, right)
+
+    def visible(self, cut: Position, batch: ChangeBatch) -> Any:
+        """Return which changes a view of the tables contained, a bool array by row."""
+        if not isinstance(batch.positions, positions.WalTxPositions):
+            return super().visible(cut, batch)
+        contained = positions.visible_in(cut, batch.positions)
+        return contained[batch.rows.column("tx").to_numpy()]
+
+    def common_cut(self, cuts: Sequence[Position]) -> Position | None:
+        """Return a cut such that several views contained everything up to it; None: unknown."""
+        return positions.common_cut(cuts)
 
     def head(self) -> Position:
         """Return the current end of the server's log."""

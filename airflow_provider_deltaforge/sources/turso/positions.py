@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
 
@@ -110,6 +113,21 @@ def polled_by_all(positions: Sequence[Position]) -> Position | None:
     common = set.intersection(*(set(tables) for tables in polled))
     least = {name: min(tables[name] for tables in polled) for name in sorted(common)}
     return FilePosition("polling", tables=least).as_json()
+
+
+def visible_in(cut: Position, source_positions: pa.DictionaryArray) -> Any:
+    """Return which changes a view with this cut contained, a bool array by row.
+
+    Args:
+        cut: the number of the last change that was made before the view opened.
+        source_positions: of changes, ``"change_id":N``.
+    """
+    place = FilePosition.from_json(cut)
+    if place.mode == "polling" or place.change_id is None:  # What it finds has no number.
+        return np.zeros(len(source_positions), np.bool_)
+    texts = source_positions.dictionary.to_pylist()
+    numbers = np.array([int(text.partition(b":")[2]) for text in texts], np.int64)
+    return numbers[source_positions.indices.to_numpy()] <= place.change_id
 
 
 def _in_one_mode(a: FilePosition, b: FilePosition) -> tuple[FilePosition, FilePosition]:

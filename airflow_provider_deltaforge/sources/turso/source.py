@@ -1,12 +1,12 @@
 """What a document says about a Turso database or a SQLite file."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
@@ -132,6 +132,14 @@ class TursoSource(Source):
     def earliest(self, positions: Sequence[Position]) -> Position | None:
         """Return where reading misses nothing behind any position; None without any."""
         return polled_by_all(positions) or super().earliest(positions)
+
+    def visible(self, cut: Position, batch: ChangeBatch) -> Any:
+        """Return which changes a view of the tables contained, a bool array by row."""
+        return positions.visible_in(cut, batch.rows.column("source_position"))
+
+    def common_cut(self, cuts: Sequence[Position]) -> Position | None:
+        """Return a cut such that several views contained everything up to it; None: unknown."""
+        return self.earliest(cuts)
 
     def log_position(self, text: str) -> tuple[Position, Position]:
         """Return the place before a change's number, and where the table of changes begins."""

@@ -23,7 +23,8 @@ class TursoTable:
 
     Attributes:
         schema: columns in order, and the primary key.
-        rowid: the name under which SQL knows the row's number; None WITHOUT ROWID.
+        rowid: the name under which SQL knows the row's number, that of a column if it is one;
+            None WITHOUT ROWID.
         generated: columns that are computed.
     """
 
@@ -113,6 +114,7 @@ def table_of(name: str, sql: str) -> TursoTable:
         plain = memory.execute(
             "SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = ?", (made,)
         ).fetchone()[0]
+        indexes = memory.execute(f"PRAGMA index_list({quoted(made)})").fetchall()
     except sqlite3.Error as error:
         raise SchemaError(
             f"{DB}.{name}: its definition is not understood ({error}); leave it out of 'tables'"
@@ -134,6 +136,8 @@ def table_of(name: str, sql: str) -> TursoTable:
     key = [str(row[1]) for row in sorted(rows, key=lambda row: int(row[5])) if row[5]]
     used = {column.name.lower() for column in columns}
     rowid = next((word for word in ROWID_NAMES if word not in used), None)
+    if len(key) == 1 and not any(index[3] == "pk" for index in indexes):
+        rowid = key[0]  # INTEGER PRIMARY KEY: the row's number itself.
     return TursoTable(
         schema=TableSchema(DB, None, name, columns, tuple(key)),
         rowid=None if plain else rowid,

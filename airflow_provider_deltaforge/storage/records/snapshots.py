@@ -38,6 +38,8 @@ class SnapshotRecord(Record):
     cancelled: str | None = None
     ticket: str | None = None
     """Of the request that this run serves; None for the pipeline's own snapshot."""
+    fresh_sinks: list[str] = Field(default_factory=list)
+    """Sinks that are given all rows of the run, and were given nothing before."""
 
 
 class ChunkDone(Record):
@@ -90,7 +92,7 @@ class Snapshots:
         kept = other.id if other is not None else None
         stale = [
             Delete(names.SNAPSHOTS, key)
-            for kind in ("plan", "done")
+            for kind in ("plan", "begun", "done", "seam")
             for key, _ in self._store.items(names.SNAPSHOTS, f"{self._prefix}{kind}/")
             if key.removeprefix(f"{self._prefix}{kind}/").split("/", 1)[0] != kept
         ]
@@ -109,6 +111,20 @@ class Snapshots:
         """Return every chunk of a run, as plain data, in plan order."""
         pages = self._store.items(names.SNAPSHOTS, f"{self._prefix}plan/{run_id}/")
         return [chunk for _, page in pages for chunk in json.loads(page)]
+
+    def chunk_begun(self, run_id: str, chunk_id: str, cut: Mapping[str, Any]) -> Put:
+        """Return the write that keeps the cut of the first rows that sinks may get of a chunk."""
+        key = f"{self._prefix}begun/{run_id}/{chunk_id}"
+        return Put(names.SNAPSHOTS, key, json.dumps(dict(cut)).encode())
+
+    def is_begun(self, run_id: str, chunk_id: str) -> bool:
+        """Return whether sinks may have got rows of a chunk, in this attempt or a former one."""
+        key = f"{self._prefix}begun/{run_id}/{chunk_id}"
+        return self._store.get(names.SNAPSHOTS, key) is not None
+
+    def first_cuts(self, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return by chunk id the cut of the first rows that sinks may have got of it."""
+        return self._cuts("begun", run_id)
 
     def chunk_done(
         self,
@@ -137,6 +153,20 @@ class Snapshots:
             key.removeprefix(prefix): ChunkDone.from_stored(text, f"chunk {key}")
             for key, text in self._store.items(names.SNAPSHOTS, prefix)
         }
+
+    def end_seam(self, run_id: str, table: str, position: Mapping[str, Any]) -> Put:
+        """Return the write that has all changes of a table delivered behind a position."""
+        key = f"{self._prefix}seam/{run_id}/{table}"
+        return Put(names.SNAPSHOTS, key, json.dumps(position).encode())
+
+    def seam_ends(self, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return by table the position behind which all its changes are delivered."""
+        return self._cuts("seam", run_id)
+
+    def _cuts(self, kind: str, run_id: str) -> dict[str, dict[str, Any]]:
+        prefix = f"{self._prefix}{kind}/{run_id}/"
+        found = self._store.items(names.SNAPSHOTS, prefix)
+        return {key.removeprefix(prefix): json.loads(text) for key, text in found}
 
     def finish(self, run: SnapshotRecord) -> Sequence[Write]:
         """Return the writes that complete a run."""

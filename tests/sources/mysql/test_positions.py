@@ -1,9 +1,21 @@
 """Positions are ordered by what they contain, not by how their files are spelt."""
 
+import numpy as np
 import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError
-from airflow_provider_deltaforge.sources.mysql.positions import compare
+from airflow_provider_deltaforge.sources.mysql.positions import (
+    TX_COLUMNS,
+    TX_NUMBER,
+    TX_ORIGIN,
+    TX_START,
+    TX_STOP,
+    BinlogTxPositions,
+    LogPosition,
+    common_cut,
+    compare,
+    visible_in,
+)
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -41,3 +53,56 @@ def test_histories_that_diverged_have_no_order():
 def test_files_of_two_servers_have_no_order():
     with pytest.raises(PositionLostError, match="without GTIDs"):
         compare(at("a.1", 4), at("a.1", 4, server_uuid=B))
+
+
+def transactions(*rows, file="binlog.000007", server=A, origins=(A, f"{A}:tag", B)):
+    """Return positions of a batch; each row: origin's ordinal, number, start, end."""
+    table = np.zeros((len(rows), TX_COLUMNS), np.int64)
+    table[:, [TX_ORIGIN, TX_NUMBER, TX_START, TX_STOP]] = rows
+    return BinlogTxPositions(LogPosition(file, 4, None, server), file, table, origins)
+
+
+def shown(cut, positions):
+    return visible_in(LogPosition.from_json(cut), positions).tolist()
+
+
+def test_a_view_contains_what_its_gtids_name():
+    batch = transactions(
+        (0, 5, 4, 100), (0, 6, 100, 200), (1, 5, 200, 300), (2, 1, 300, 400), (-1, 0, 400, -1)
+    )
+    cut = at("binlog.000007", 9999, gtid_set=f"{A}:1-3:5:tag:5-9")
+
+    assert shown(cut, batch) == [True, False, True, False, False]
+    # Also on another server, whose files are its own.
+    assert shown({**cut, "server_uuid": B}, batch) == [True, False, True, False, False]
+
+
+def test_without_gtids_a_view_contains_what_begins_before_its_place():
+    open_one = (-1, 0, 200, -1)
+    batch = transactions((-1, 0, 4, 100), (-1, 0, 100, 200), open_one)
+
+    assert shown(at("binlog.000007", 100), batch) == [True, False, False]
+    assert shown(at("binlog.000007", 900), batch) == [True, True, True]
+    assert shown(at("binlog.000006", 900), batch) == [False, False, False]
+    assert shown(at("binlog.000010", 4), batch) == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [at("binlog.000010", 4, server_uuid=B), at("", 0), at("binlog.000010", 4, server_uuid="")],
+)
+def test_of_another_server_nothing_is_known(cut):
+    assert shown(cut, transactions((-1, 0, 4, 100))) == [False]
+
+
+def test_views_have_in_common_what_each_of_them_contained():
+    sets = [at("b.000002", 9, gtid_set=f"{A}:1-9"), at("b.000001", 5, gtid_set=f"{A}:1-4:6-12")]
+    places = [at("b.000010", 9), at("b.000009", 99)]
+
+    def common(cuts):
+        return common_cut([LogPosition.from_json(cut) for cut in cuts])
+
+    assert common(sets)["gtid_set"] == f"{A}:1-4:6-9"
+    assert common(places) == places[1]
+    assert common([places[0], {**places[1], "server_uuid": B}]) is None
+    assert common([sets[0], places[1]]) is None

@@ -63,10 +63,10 @@ def ids_behind(source, position):
     return {json.loads(e["after"])["id"] for e in found if e["op"] == "c"}
 
 
-def race(server, user="root"):
+def race(server, user="root", **settings):
     """Take views under eight writers; return (position begun at, [(cut, ids read)], all ids)."""
     fresh_database(server, "racing", "CREATE TABLE t (id bigint primary key)")
-    source = source_of(server, "racing", user=user, ssl_mode="disabled")
+    source = source_of(server, "racing", user=user, ssl_mode="disabled", **settings)
     stop = threading.Event()
     threads = keep_writing(server, stop)
     try:
@@ -97,18 +97,57 @@ def check_race(source, begun, views, everything):
         assert seen | ids_behind(source, cut) == everything
 
 
+def told_visible(source, begun, views):
+    """Return by view what the source says of the log's ids: which the view contained."""
+    found = [set() for _ in views]
+    reader = source.open(begun)
+    last = False
+    while not last:
+        segment = reader.read(0.5)
+        if segment is None:
+            continue
+        batch = reader.decode(segment)
+        ids = [json.loads(text)["id"] for text in batch.rows["after"].to_pylist()]
+        for visible, (cut, _) in zip(found, views, strict=True):
+            shown = source.visible(cut, batch)
+            visible.update(number for number, is_shown in zip(ids, shown, strict=True) if is_shown)
+        last = LAST in ids
+    reader.close()
+    return found
+
+
 def test_no_change_is_lost_under_writers(server):
-    check_race(*race(server))
+    source, begun, views, everything = race(server)
+    check_race(source, begun, views, everything)
+    for cut, seen in views[:: len(views) // 5]:
+        assert not seen & ids_behind(source, cut)
+    behind_start = ids_behind(source, begun)
+    for visible, (_, seen) in zip(told_visible(source, begun, views), views, strict=True):
+        assert visible == seen & behind_start
 
 
 def test_a_mariadb_cut_is_exact(mariadb_server):
-    source, _, views, _ = race(mariadb_server)
+    source, begun, views, _ = race(mariadb_server)
     for cut, seen in views[:: len(views) // 5]:
         assert not seen & ids_behind(source, cut)
+    behind_start = ids_behind(source, begun)
+    for visible, (_, seen) in zip(told_visible(source, begun, views), views, strict=True):
+        assert visible == seen & behind_start
 
 
 def test_no_change_is_lost_without_gtids(plain_server):
-    check_race(*race(plain_server))
+    source, begun, views, everything = race(plain_server)
+    check_race(source, begun, views, everything)
+    for visible, (_, seen) in zip(told_visible(source, begun, views), views, strict=True):
+        assert visible <= seen
+
+
+def test_a_view_among_commits_that_never_pause_says_only_what_it_surely_contains(server):
+    """With one attempt, the view's GTIDs are a part of what it contains, and never more."""
+    source, begun, views, everything = race(server, kind=tuned(quiet_views=1))
+    check_race(source, begun, views, everything)
+    for visible, (_, seen) in zip(told_visible(source, begun, views), views, strict=True):
+        assert visible <= seen
 
 
 def test_without_gtids_a_missing_privilege_is_named(plain_server):

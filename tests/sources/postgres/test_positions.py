@@ -24,8 +24,10 @@ from airflow_provider_deltaforge.sources.postgres.connection import (
 from airflow_provider_deltaforge.sources.postgres.positions import (
     WalPosition,
     WalTxPositions,
+    common_cut,
     lsn_text,
     parse_lsn,
+    visible_in,
 )
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from airflow_provider_deltaforge.sources.postgres.wal.messages import LogicalMessage
@@ -184,3 +186,51 @@ def test_readers_beside_one_source_have_slots_of_their_own() -> None:
     assert source.beside("spark").slot_settings.name == names[0]
     assert source.beside("spark", once=True).slot_settings.name == names[0]
     assert pickle.loads(pickle.dumps(readers[0]))._original == "s" * 60
+
+
+def wal(*xids, timeline=3):
+    """Return positions of transactions with these numbers, as the log has them."""
+    ends = np.arange(len(xids), dtype=np.int64)
+    logged = np.array(xids, np.int64) & 0xFFFFFFFF
+    return WalTxPositions(WalPosition(0, "7", timeline), ends, ends, logged, ends)
+
+
+def view(snapshot, **more):
+    return {"lsn": "0/0", "system_id": "7", "timeline": 3, "snapshot": snapshot, **more}
+
+
+def test_a_view_contains_whoever_had_ended_when_it_opened():
+    shown = visible_in(view("10:20:12,15"), wal(9, 12, 14, 15, 19, 20, 25, 0))
+
+    assert shown.tolist() == [True, False, True, False, True, False, False, False]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 5])
+def test_numbers_that_wrapped_around_are_compared_by_what_they_are(epoch):
+    edge = (epoch + 1) << 32
+    around = wal(edge - 3, edge - 2, edge + 3, edge + 4, edge + 9)
+
+    shown = visible_in(view(f"{edge - 2}:{edge + 5}:{edge - 2},{edge + 4}"), around)
+
+    assert shown.tolist() == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        view("10:20:", timeline=4),
+        view("10:20:", system_id="8"),
+        {"lsn": "0/0", "system_id": "7", "timeline": 3},
+    ],
+    ids=["promoted", "another cluster", "a standby's view"],
+)
+def test_of_some_views_nothing_is_known(cut):
+    assert visible_in(cut, wal(5)).tolist() == [False]
+
+
+def test_views_have_in_common_whoever_had_ended_before_all_of_them():
+    common = common_cut([view("10:20:12"), view("15:18:"), view("12:30:13")])
+
+    assert visible_in(common, wal(9, 10, 11)).tolist() == [True, False, False]
+    assert common_cut([view("10:20:"), view("10:20:", timeline=4)]) is None
+    assert common_cut([view("10:20:"), view("")]) is None

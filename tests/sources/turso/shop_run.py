@@ -157,12 +157,13 @@ class ShopRun(ScriptedRun):
 
         self._wait(done, driver)
 
-    def verdict(self, start: dict[str, Any]) -> list[str]:
-        """Ask the oracle: every change after ``start`` had to arrive."""
+    def verdict(self, start: dict[str, Any], *, each_row_once: bool = False) -> list[str]:
+        """Ask the oracle: every change after ``start`` had to arrive, or to show in a copy."""
         history = self.shop.history[self.shop.changes_before(start) :]
         seen = seen_in_file(self.output, _name)
         table = {(f"main.{name}", key): row for (name, key), row in self.shop.rows.items()}
-        return judge(history, seen, table if self.snapshot != "never" else None)
+        copied = self.snapshot != "never"
+        return judge(history, seen, table if copied else None, each_row_once=each_row_once)
 
 
 def _name(event: dict[str, Any]) -> tuple[str, int]:

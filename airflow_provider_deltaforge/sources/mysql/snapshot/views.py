@@ -4,8 +4,11 @@ With C the position a stream starts at and V what a view contains, no change is 
 C is part of V. How that is made sure differs by server:
 
 - MySQL with GTIDs: ``gtid_executed`` is read before the view opens. It names only what the storage
-  engine has committed, so the view contains all of it. The log's file and offset, read after the
-  view opened, bound the view from above: nothing is visible before it is in the log.
+  engine has committed, so the view contains all of it. It contains nothing else when the log's end
+  was the same before and after, because nothing is visible before it is in the log, and no GTID was
+  owned in between: a transaction owns its GTID from before it is logged until it is executed. With
+  writers about this takes a few views; after ``quiet_views`` of them the last one is taken, and the
+  few transactions around it are delivered once more.
 - MariaDB: the view itself tells its exact place in the log (``binlog_snapshot_file``/``position``).
   ``gtid_binlog_pos`` would be too early: it moves before the engine commits.
 - MySQL without GTIDs: file and offset also move before the engine commits. After reading them a
@@ -89,26 +92,41 @@ def open_view(
         FatalError: the server ignored the request, or a privilege is missing.
         RetryableError: without GTIDs, writers did not let go of the table in time.
     """
-    gtids: GtidSet | None = None
-    settled: Position | None = None
-    if not server.mariadb and server.gtids:
-        gtids = _gtid_executed(connection)
-    elif not server.mariadb:
-        settled = _settled(connection, server, [table] if table else [], tuning)
-    logged_before = _gtid_binlog_pos(connection) if server.mariadb else ""
+    if server.mariadb:
+        logged_before = _gtid_binlog_pos(connection)
+        _open(connection)
+        cut = _mariadb_cut(connection, server, logged_before)
+    elif server.gtids:
+        cut = _open_between_commits(connection, server, tuning)
+    else:
+        cut = _settled(connection, server, [table] if table else [], tuning)
+        _open(connection)
+    ts_ms = int(fetch(connection, "SELECT ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0])
+    return View(cut, ts_ms)
+
+
+def _open(connection: Any) -> None:
     fetch(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     if any(code == _VIEW_IGNORED for _, code, _ in fetch(connection, "SHOW WARNINGS")):
         fetch(connection, "ROLLBACK")
         raise FatalError(
             "the server ignored CONSISTENT SNAPSHOT; allow isolation level REPEATABLE READ"
         )
-    ts_ms = int(fetch(connection, "SELECT ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0])
-    if server.mariadb:
-        return View(_mariadb_cut(connection, server, logged_before), ts_ms)
-    if settled is not None:
-        return View(settled, ts_ms)
-    file, offset = log_end(connection)
-    return View(LogPosition(file, offset, gtids, server.uuid).as_json(), ts_ms)
+
+
+def _open_between_commits(connection: Any, server: MySqlServer, tuning: MySqlTuning) -> Position:
+    """Open a view that contains what its GTIDs name, and nothing else if that can be had."""
+    views = 0
+    while True:
+        before = log_end(connection)
+        is_owned = bool(fetch(connection, "SELECT @@GLOBAL.gtid_owned")[0][0])
+        executed = _gtid_executed(connection)
+        _open(connection)
+        after = log_end(connection)
+        views += 1
+        if (after == before and not is_owned) or views >= tuning.quiet_views:
+            return LogPosition(*after, executed, server.uuid).as_json()
+        close_view(connection)
 
 
 def close_view(connection: Any) -> None:

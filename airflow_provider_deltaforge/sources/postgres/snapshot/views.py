@@ -8,7 +8,8 @@ who is in a transaction (every writer holds a lock on its own number until other
 waits until each of them has ended, or is seen doing something that nobody does while committing.
 ``settle_published`` does the same for rows written before their table was published.
 
-A view's own content is exactly what ``pg_current_snapshot`` says inside it.
+A view's own content is exactly what ``pg_current_snapshot`` says inside it; on a standby that
+leaves out who is writing.
 """
 
 import time
@@ -71,7 +72,7 @@ SELECT w.virtualtransaction, coalesce(w.pid, 0), false
 
 # The log's end is asked for after the view is there: nothing behind it can be in the view.
 _VIEW = """
-SELECT pg_current_snapshot()::text,
+SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_snapshot()::text END,
        CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
             ELSE pg_current_wal_insert_lsn() END::text,
        (extract(epoch FROM clock_timestamp()) * 1000)::bigint
@@ -161,7 +162,8 @@ def close_view(connection: Any) -> None:
 
 def _look(connection: Any, server: PostgresServer) -> View:
     snapshot, lsn, ts_ms = connection.execute(_VIEW).fetchone()
-    cut = {**server.at(parse_lsn(lsn)).as_json(), "snapshot": snapshot}
+    known = {} if snapshot is None else {"snapshot": snapshot}
+    cut = {**server.at(parse_lsn(lsn)).as_json(), **known}
     return View(cut, ts_ms)
 
 

@@ -1,0 +1,289 @@
+"""Leaves out changes that rows of the pipeline's own snapshot show already.
+
+The stream begins where the snapshot began, and each chunk of rows was read from a view of its own,
+later. A change that the view of its row's chunk contained is left out; every other one follows. So
+a consumer sees each row once as ``r``, and then each later change once. Of a chunk that was begun
+twice the first view counts: rows of it may be in the sinks that the second one did not show.
+
+It holds only while the rows and the log agree on what a table is. A statement that changes a table,
+or a TRUNCATE behind some of its chunks, ends it for that table: everything behind is delivered,
+shown or not. That is stored before the statement is delivered, because a lane that goes on behind
+the statement must do the same.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_deltaforge.columns.value_codes import combinations
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
+from airflow_provider_deltaforge.errors import PositionLostError
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX, ChangeBatch, Position
+from airflow_provider_deltaforge.events.table_names import qualified_name
+from airflow_provider_deltaforge.sources.contract import Source, TableChunk
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
+
+_log = logging.getLogger(__name__)
+
+_ROW_OPS = ("c", "u", "d")
+# 19 digits that begin with 9 may be more than an int64 holds.
+_INTEGER = "-?(?:[0-9]{1,18}|[1-8][0-9]{18})"
+
+
+@dataclass(frozen=True, slots=True)
+class TableCuts:
+    """The cuts of one table's chunks.
+
+    Attributes:
+        common: a cut that the views of all chunks contained.
+        cuts: of the chunks in key order, if it can be told which chunk a row is in.
+        upto: the last key of each chunk but the last, see ``_sortable``.
+        columns: that the chunks are cut by.
+    """
+
+    common: Position
+    cuts: Sequence[Position] = ()
+    upto: Any = None
+    columns: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls, source: Source, chunks: Sequence[tuple[TableChunk, Position | None]]
+    ) -> "TableCuts | None":
+        """Return the cuts of a table's chunks, in key order; None where nothing is known."""
+        cuts = [cut for _, cut in chunks if cut is not None]
+        if len(cuts) < len(chunks):
+            return None
+        common = cuts[0] if len(cuts) == 1 else source.common_cut(cuts)
+        if common is None:
+            return None
+        columns = chunks[0][0].bounds.get("columns", ())
+        upto = [chunk.bounds.get("upto") or () for chunk, _ in chunks[:-1]]
+        if not columns or not upto or any(len(key) != len(columns) for key in upto):
+            return cls(common)
+        if not all(re.fullmatch(_INTEGER, str(value)) for key in upto for value in key):
+            return cls(common)
+        keys = _sortable(np.array([[int(value) for value in key] for key in upto], np.int64))
+        if np.any(keys[1:] <= keys[:-1]):  # Not in the order of numbers.
+            return cls(common)
+        return cls(common, cuts, keys, columns)
+
+    def chunk_of(self, keys: pa.Array) -> Any:
+        """Return which chunk each key is in, -1 where that is not known; keys are JSON texts."""
+        fields = (f"{re.escape(orjson.dumps(name).decode())}:" for name in self.columns)
+        values = (f"(?P<value{at}>{_INTEGER})" for at in range(len(self.columns)))
+        pairs = ",".join(map("".join, zip(fields, values, strict=True)))
+        found = pc.extract_regex(keys.cast(pa.utf8()), rf"^\{{{pairs}(?:,.*)?\}}$")
+        texts = [pc.fill_null(text, "0") for text in found.flatten()]
+        numbers = np.stack([text.cast(pa.int64()).to_numpy() for text in texts], axis=1)
+        places = np.searchsorted(self.upto, _sortable(numbers))
+        return np.where(np.asarray(found.is_valid()), places, -1)
+
+
+def _sortable(keys: Any) -> Any:
+    """Return keys of integers, int64 (keys, columns), as bytes in the same order."""
+    raised = np.ascontiguousarray(keys).view(np.uint64) ^ np.uint64(1 << 63)
+    return raised.astype(">u8").view(f"S{8 * keys.shape[1]}").ravel()
+
+
+class SnapshotSeam:
+    """Joins the pipeline's own snapshot with the log behind it. Used by one thread.
+
+    Args:
+        source: tells what a view contained.
+        tables: the cuts by full table name.
+        cuts: of all chunks, about in the order of time.
+        end_table: stores behind which position a table's changes are all delivered.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        tables: Mapping[str, TableCuts],
+        cuts: Iterable[Position],
+        end_table: Callable[[str, Position], None],
+    ) -> None:
+        self._source = source
+        self._tables = dict(tables)
+        self._ahead = list({json.dumps(cut, sort_keys=True): cut for cut in cuts}.values())
+        self._end_table = end_table
+        self._left_out = 0
+
+    @classmethod
+    def of(
+        cls, context: TaskContext, start: Position, retry: Callable[[Callable[[], Any]], Any]
+    ) -> "SnapshotSeam":
+        """Return the seam of a pipeline, for a reader that begins at ``start``.
+
+        Nothing is left out when a sink was there before the snapshot, or has not got all its rows.
+        """
+        source = context.pipeline.spec.source
+        records = Snapshots(context.store, context.pipeline.name)
+        run = retry(records.current)
+        sink_ids = {sink.id for sink in context.pipeline.spec.sinks}
+        if run is None or run.finished_at_ms is None or not sink_ids <= set(run.fresh_sinks):
+            return cls(source, {}, (), lambda *_: None)
+        if not source.covers(start, run.start_position):
+            return cls(source, {}, (), lambda *_: None)
+
+        def end_table(table: str, position: Position) -> None:
+            write = records.end_seam(run.id, table, position)
+            retry(lambda: context.store.transact([write], context.fence))
+
+        tables, cuts = retry(lambda: _of_run(source, records, run))
+        ended = retry(lambda: records.seam_ends(run.id))
+        for table, position in ended.items():
+            if source.covers(start, position):
+                tables.pop(table, None)
+        seam = cls(source, tables, cuts, end_table)
+        seam._pass(start)
+        return seam
+
+    def without_shown(self, batch: ChangeBatch) -> ChangeBatch:
+        """Return a batch of the log without the changes that the snapshot's rows show."""
+        if not self._tables:
+            return batch
+        rows = self._look_through(batch) if batch.rows.num_rows else batch.rows
+        self._pass(batch.end)
+        return batch if rows is batch.rows else replace(batch, rows=rows)
+
+    def _pass(self, position: Position) -> None:
+        """Note that what follows lies behind a position: no view up to there contained it."""
+        with suppress(PositionLostError):  # Of another history, which contains none of it either.
+            while self._ahead and self._source.covers(position, self._ahead[0]):
+                self._ahead.pop(0)
+        if self._tables and not self._ahead:
+            self._tables = {}
+            _log.info("%d changes were left out, which the snapshot's rows show", self._left_out)
+
+    def _look_through(self, batch: ChangeBatch) -> pa.RecordBatch:
+        rows = batch.rows
+        codes, names = combinations([rows[name] for name in ("db", "schema", "table")])
+        tables = [_full_name(*name) for name in names]
+        is_row = np.asarray(pc.is_in(rows["op"].cast(pa.utf8()), pa.array(_ROW_OPS)))
+        shown = np.zeros(len(codes), np.bool_)
+        first = 0
+        for at in [*np.flatnonzero(~is_row).tolist(), len(codes)]:
+            for code in np.unique(codes[first:at]).tolist():
+                cuts = self._tables.get(tables[code] or "")
+                if cuts is not None:
+                    mine = first + np.flatnonzero(codes[first:at] == code)
+                    shown[mine], rows = self._rows_shown(cuts, batch, rows, mine)
+            if at < len(codes):
+                shown[at] = self._is_statement_shown(batch, at, tables[codes[at]])
+            first = at + 1
+        self._left_out += int(shown.sum())
+        return _without(rows, shown) if shown.any() else rows
+
+    def _rows_shown(
+        self, cuts: TableCuts, batch: ChangeBatch, rows: pa.RecordBatch, mine: Any
+    ) -> tuple[Any, pa.RecordBatch]:
+        """Return which rows of a table are shown, and all rows with those that are shown in part.
+
+        A row that moved from one chunk to another was deleted in the one and inserted in the other.
+        """
+        if not len(cuts.cuts):
+            return self._source.visible(cuts.common, batch)[mine], rows
+        own = with_former_keys(rows.take(pa.array(mine)))
+        visible = self._visible(cuts, batch, mine, cuts.chunk_of(own["key"]))
+        moved = np.flatnonzero(np.asarray(own["former_key"].is_valid()))
+        if not len(moved):
+            return visible, rows
+        former = own["former_key"].take(pa.array(moved))
+        was_visible = self._visible(cuts, batch, mine[moved], cuts.chunk_of(former))
+        arrives = moved[was_visible & ~visible[moved]]
+        leaves = moved[~was_visible & visible[moved]]
+        visible[leaves] = False
+        if len(arrives):
+            rows = _replaced(rows, mine[arrives], {"op": "c", "before": None})
+        if len(leaves):
+            keys = own["former_key"].take(pa.array(leaves))
+            rows = _replaced(rows, mine[leaves], {"op": "d", "after": None, "key": keys})
+        return visible, rows
+
+    def _visible(self, cuts: TableCuts, batch: ChangeBatch, places: Any, chunks: Any) -> Any:
+        """Return which of a table's rows the views of these chunks contained."""
+        visible = np.zeros(len(places), np.bool_)
+        for chunk in np.unique(chunks).tolist():
+            cut = cuts.common if chunk < 0 else cuts.cuts[chunk]
+            mine = chunks == chunk
+            visible[mine] = self._source.visible(cut, batch)[places[mine]]
+        return visible
+
+    def _is_statement_shown(self, batch: ChangeBatch, at: int, table: str | None) -> bool:
+        """Return whether nothing is left to do of a statement; end the seam where it matters."""
+        event = batch.rows.slice(at, 1).to_pylist()[0]
+        if event["op"] == "t":
+            cuts = self._tables.get(table or "")
+            if cuts is None or self._source.visible(cuts.common, batch)[at]:
+                return cuts is not None
+            named = [table]
+        else:
+            named = json.loads(event["ddl"] or b"{}").get("tables") or [*self._tables]
+        for name in named:
+            if name in self._tables:
+                self._end_table(name, batch.positions.after(event["tx"]))
+                del self._tables[name]
+        return False
+
+
+def _of_run(
+    source: Source, records: Snapshots, run: SnapshotRecord
+) -> tuple[dict[str, TableCuts], list[Position]]:
+    """Return the cuts of a run by table, and all of them in the order of time."""
+    first_cuts = records.first_cuts(run.id)
+    chunks: dict[str, list[tuple[TableChunk, Position | None]]] = {}
+    for stored in records.plan(run.id):
+        chunk = TableChunk(**stored)
+        chunks.setdefault(chunk.full_name, []).append((chunk, first_cuts.get(chunk.id)))
+    tables = {name: TableCuts.of(source, mine) for name, mine in chunks.items()}
+    done = records.done(run.id).items()
+    in_time = sorted(done, key=lambda chunk: chunk[1].finished_at_ms)
+    cuts: list[Position] = [
+        first_cuts[chunk_id] for chunk_id, _ in in_time if chunk_id in first_cuts
+    ]
+    return {name: own for name, own in tables.items() if own is not None}, cuts
+
+
+def _full_name(db: str, schema: str | None, table: str) -> str | None:
+    """Return a table's name as chunks have it; None of an outbox's, whose copied rows are none."""
+    return None if schema == OUTBOX else qualified_name(schema or db, table)
+
+
+def _without(rows: pa.RecordBatch, shown: Any) -> pa.RecordBatch:
+    """Return rows without some; the last one left of a transaction ends it as that did."""
+    tx, ends = rows["tx"].to_numpy(), np.asarray(rows["tx_end"])
+    kept = rows.filter(pa.array(~shown))
+    mine = tx[~shown]
+    last = np.ones(len(mine), np.bool_)
+    last[:-1] = mine[1:] != mine[:-1]
+    return _set(kept, "tx_end", pa.array(last & np.isin(mine, tx[ends])))
+
+
+def _replaced(rows: pa.RecordBatch, places: Any, values: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return rows with other values in some places."""
+    mask = np.zeros(rows.num_rows, np.bool_)
+    mask[places] = True
+    for name, value in values.items():
+        column = rows[name]
+        plain = column.cast(pa.utf8()) if name == "op" else column
+        is_one = not isinstance(value, pa.Array)
+        others = pa.array([value] * len(places), plain.type) if is_one else value
+        plain = pc.replace_with_mask(plain, pa.array(mask), others)
+        rows = _set(rows, name, plain.dictionary_encode() if name == "op" else plain)
+    return rows
+
+
+def _set(rows: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    index = CHANGE_SCHEMA.get_field_index(name)
+    return rows.set_column(index, CHANGE_SCHEMA.field(index), column)
