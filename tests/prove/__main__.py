@@ -34,6 +34,7 @@ AREAS = (
     "long",
     "newcomer",
     "open_transaction",
+    "seams",
 )
 _console = Console(stderr=True)
 
