@@ -1,9 +1,10 @@
-"""The first page that a newcomer reads does what it says, command by command."""
+"""The first page that a newcomer reads does what it says, and so do other pages' commands."""
 
 import re
 
 import pytest
 
+from tests.docs import walk
 from tests.docs.pages import CHECKOUT, fences, tokens
 from tests.docs.shell import Shell, matches
 
@@ -16,17 +17,28 @@ def test_every_command_does_what_is_shown(tmp_path):
     try:
         for block in fences(tokens(PAGE), "docs/first_pipeline.md"):
             if block.language == "console":
+                if "dlq ack" in block.text:
+                    walk.run(shell, walk.RUNNING)
                 shell.type(block)
             elif name := re.match(r"# ([\w.]+)\n", block.text):
                 (tmp_path / name[1]).write_text(block.text)
             else:
                 _add(tmp_path / "orders.yaml", block.text)
+        walk.run(shell, walk.STOPPED)
     finally:
         shell.close()
 
     said = shell.log.read_text()
     assert said.count("orders: stopped as asked") == 2
     assert "Traceback" not in said
+
+
+def test_every_command_of_the_pages_is_run_or_says_why_not():
+    on_pages, run_here = walk.on_pages(), {*walk.RUNNING, *walk.STOPPED}
+
+    assert {c for c in on_pages if not walk.is_excused(c)} - run_here == set()
+    assert run_here - on_pages == set()
+    assert walk.unneeded_excuses() == []
 
 
 def _add(document, part):

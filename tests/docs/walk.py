@@ -3,6 +3,7 @@
 import re
 
 from tests.docs.pages import typed
+from tests.docs.shell import Shell
 
 RUNNING = (
     "validate orders.yaml",
@@ -18,18 +19,22 @@ RUNNING = (
     "dlq list orders",
     "dlq count orders --processor check",
     "dlq replay orders --all --dry-run",
-    "dlq purge orders --confirm orders",
     "token create grafana --scope read",
     "token create oncall --scope operate",
     "token create ci --scope admin",
     "token list",
     "token revoke grafana",
     "backup state.dfbackup",
+)
+"""In this order, while the pipeline ``orders`` runs."""
+
+STOPPED = (
     "stop orders",
     "dlq replay orders --all",
+    "dlq purge orders --confirm orders",
     "reset orders --confirm orders",
 )
-"""In this order, while the pipeline ``orders`` runs, until it is stopped."""
+"""In this order, when it was stopped."""
 
 _NAMES = {"FILE": "orders.yaml", "shop.orders": "main.orders"}
 """What the pipeline of the tests has in place of what a page names."""
@@ -59,9 +64,12 @@ def is_excused(command: str) -> bool:
     return any(re.fullmatch(pattern, command) for pattern in _NOT_RUN)
 
 
-def of_the_tests(command: str) -> str:
-    """Return a page's command with the names of the tests' pipeline."""
-    return " ".join(["deltaforge", *(_NAMES.get(word, word) for word in command.split())])
+def run(shell: Shell, listed: tuple[str, ...]) -> None:
+    """Run commands of pages, with the names of the tests' pipeline."""
+    for command in listed:
+        words = (_NAMES.get(word, word) for word in command.split())
+        code, said = shell.run(" ".join(["deltaforge", *words]))
+        assert code == 0, f"{command}: {said}"
 
 
 def unneeded_excuses() -> list[str]:
