@@ -159,6 +159,7 @@ need_test_servers() {
     for name in mysql mariadb postgres kafka redis nats; do need_server "$name"; done
     need_java
     has node || apt_install "Node.js is missing (tests run parts of the page in it)" nodejs
+    has promtool || apt_install "promtool is missing (tests check the alert rules with it)" prometheus
     has chromium || apt_install "Chromium is missing (tests look at the page in it)" chromium
 }
 

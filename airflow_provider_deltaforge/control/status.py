@@ -283,6 +283,9 @@ def judge_status(
         error_class=_RETRYABLE if distress is not None else progress.error_class,
         heartbeat_age_s=heard.silence_s if heard.is_sure else max(heard.silence_s, stamped_s),
         restarts=len(record.restarts),
+        **_counted(record),
+        heartbeat_at_ms=progress.heartbeat_at_ms,
+        host=progress.host,
         owner=record.owner,
         handle=record.handle,
     )

@@ -136,7 +136,7 @@ class SinkConnection:
         if self._once is None:
             self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer), self._owner)
         refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
-        self._exact["txn_aborts" if refused else "txn_commits"] += 1
+        self._exact.update(txn_commits=not refused, txn_aborts=bool(refused))
         return SinkResult(refused, is_nothing=bool(refused))
 
     def holds(self, stand: StoredPosition | None, position: Position) -> tuple[str, ...] | None:

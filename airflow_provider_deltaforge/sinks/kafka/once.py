@@ -63,6 +63,7 @@ class KafkaOnceWriter(KafkaWriter):
         self._positions_topic = sink.positions_topic or topic_of(pipeline)
         self._key = f"{pipeline}/{sink.id}"
         super().__init__(sink, pipeline)
+        self._statistics.counts.update(txn_commits=0, txn_aborts=0)
 
     def recover(self) -> SinkPosition | None:
         """Fence former producers, then read the position; see ``ExactlyOnceWriter``."""

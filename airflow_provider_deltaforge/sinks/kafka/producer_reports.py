@@ -45,7 +45,7 @@ class ProducerStatistics:
     """What producers of one writer did. Used by the thread that polls them."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter(produce_retries=0)
         self._retries: dict[tuple[str, str], int] = {}
         self._queued_bytes = 0
 
