@@ -26,13 +26,13 @@ def create_app(observe: Observe, *, alone: bool = True) -> Any:
     return app
 
 
-def routes_of(observe: Observe, *, alone: bool = True) -> Any:
+def routes_of(observe: Observe, *, alone: bool = True, more: Callable[[], bytes] = bytes) -> Any:
     """Return the router for pipelines that are observed anyway, open to everybody."""
 
     def look(request: Any) -> Sequence[PipelineStatus]:
         return [observed.status for observed in observe(request)]
 
-    return routes(look, observe, alone=alone)
+    return routes(look, observe, alone=alone, more=more)
 
 
 def routes(

@@ -154,7 +154,8 @@ def serving_run(
         context = ApiContext(
             partial(opened, store), backend, None, authority, elsewhere=_BESIDE_RUN
         )
-        probes = health.routes_of(lambda _: observe(), alone=alone)
+        counts = context.request_counts.exposition
+        probes = health.routes_of(lambda _: observe(), alone=alone, more=counts)
         served = app.create_app(context, probes=probes, origins=access.origins)
     with serving(served, access.api_addr):
         yield

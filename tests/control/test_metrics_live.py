@@ -12,7 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from airflow_provider_deltaforge.api.access import anybody
+from airflow_provider_deltaforge.api.access import on_this_machine
 from airflow_provider_deltaforge.api.app import create_app
 from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.server import serving
@@ -48,6 +48,7 @@ spec:
     - {{type: filter, ops: [create, read]}}
     - {{type: mask, rules: [{{columns: [live.orders.v], action: redact}}]}}
   journal: {{enabled: true}}
+  schema_sensing: {{enabled: true, sampling: {{warmup_events: 1, sample_rate: 2}}}}
   sinks:
     - type: kafka
       config:
@@ -111,7 +112,7 @@ def url(tmp_path_factory, mysql_server, kafka_server, schema_registry_server, po
     slot.start()
     live = Live(document, location)
     jobs = LocalBackend(place / "jobs")
-    context = ApiContext(lambda: closing(location.open()), jobs, None, anybody)
+    context = ApiContext(lambda: closing(location.open()), jobs, None, on_this_machine())
     try:
         with serving(create_app(context), "127.0.0.1:0") as url:
             wait_for("the stream", lambda: series(url).get("pipeline_status", {}).get("live") == 1)
