@@ -6,6 +6,7 @@ from typing import Any
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.api import (
     dead_letters,
+    documents,
     errors,
     health,
     history,
@@ -23,6 +24,7 @@ from airflow_provider_deltaforge.control.status import PipelineStatus, statuses
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.spec.yaml_text import BYTES_MAX
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.records.control import Control
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -120,8 +122,19 @@ def _health(context: ApiContext) -> Any:
             return False
         return True
 
+    def describe(found: Sequence[PipelineStatus]) -> list[dict[str, Any]]:
+        with context.open_store() as store:
+            texts = [Control(store, present.name).document() for present in found]
+        shown = [documents.shown(text) for text in texts]
+        return [
+            {**present.as_dict(), "handle": None, "spec": spec}
+            for present, spec in zip(found, shown, strict=True)
+        ]
+
     more = context.request_counts.exposition
-    return health.routes(look, observed, alone=False, sees=sees, require=require, more=more)
+    return health.routes(
+        look, observed, alone=False, sees=sees, describe=describe, require=require, more=more
+    )
 
 
 class RequestLimits:

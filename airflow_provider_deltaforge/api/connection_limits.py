@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class HttpLimits:
     """In seconds, bytes, and a count of connections.
 
     Attributes:
@@ -36,7 +36,7 @@ class ConnectionLimits:
 class LimitedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1, within limits."""
 
-    def __init__(self, limits: ConnectionLimits, *arguments: Any, **more: Any) -> None:
+    def __init__(self, limits: HttpLimits, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._limits = limits
         self._deadline: TimerHandle | None = None

@@ -14,6 +14,9 @@ Look = Callable[[Any], Sequence[PipelineStatus]]
 Observe = Callable[[Any], Sequence[Observed]]
 """Returns the same pipelines with what their drivers measure."""
 
+Describe = Callable[[Sequence[PipelineStatus]], Sequence[dict[str, Any]]]
+"""Returns pipelines as JSON-able data."""
+
 _UNHEALTHY = frozenset({"failed", "lost"})
 
 
@@ -35,12 +38,17 @@ def routes_of(observe: Observe, *, alone: bool = True, more: Callable[[], bytes]
     return routes(look, observe, alone=alone, more=more)
 
 
+def _as_dicts(found: Sequence[PipelineStatus]) -> list[dict[str, Any]]:
+    return [pipeline.as_dict() for pipeline in found]
+
+
 def routes(
     look: Look,
     observe: Observe,
     *,
     alone: bool = True,
     sees: Callable[[Any], bool] = lambda _: True,
+    describe: Describe = _as_dicts,
     require: Callable[[Any], object] = lambda _: None,
     more: Callable[[], bytes] = bytes,
 ) -> Any:
@@ -55,13 +63,29 @@ def routes(
         observe: returns them for metrics.
         alone: this process is of no use once its pipeline has failed, and may be started anew.
         sees: whether the sender of a request may see more than how all is.
+        describe: returns what `/readyz` shows of them to such a sender.
         require: refuses a request for metrics with an exception.
         more: returns metrics of this process, as Prometheus text.
     """
     from fastapi import APIRouter, Request
-    from fastapi.responses import JSONResponse, PlainTextResponse, Response
+    from fastapi.responses import Response
 
     router = APIRouter(tags=["health"])
+    _add_health(router, look, sees, alone=alone)
+    _add_ready(router, look, sees, describe)
+
+    @router.get("/metrics")
+    def metrics(request: Request) -> Response:
+        require(request)
+        answer: Response = _exposition(observe, request, more)
+        return answer
+
+    return router
+
+
+def _add_health(router: Any, look: Look, sees: Callable[[Any], bool], *, alone: bool) -> None:
+    from fastapi import Request
+    from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
     @router.get("/healthz")
     def healthz(request: Request) -> Response:
@@ -76,6 +100,11 @@ def routes(
             answer |= {"failed_pipelines": failed} if failed else {"pipelines": count}
         return JSONResponse(answer, 503 if failed else 200)
 
+
+def _add_ready(router: Any, look: Look, sees: Callable[[Any], bool], describe: Describe) -> None:
+    from fastapi import Request
+    from fastapi.responses import JSONResponse, Response
+
     @router.get("/ready")
     @router.get("/readyz")
     def ready(request: Request) -> Response:
@@ -87,16 +116,8 @@ def routes(
         is_ready = all(pipeline.is_ready for pipeline in found)
         answer: dict[str, Any] = {"status": "ready" if is_ready else "not_ready"}
         if sees(request):
-            answer["pipelines"] = [pipeline.as_dict() for pipeline in found]
+            answer["pipelines"] = describe(found)
         return JSONResponse(answer, 200 if is_ready else 503)
-
-    @router.get("/metrics")
-    def metrics(request: Request) -> Response:
-        require(request)
-        answer: Response = _exposition(observe, request, more)
-        return answer
-
-    return router
 
 
 def _exposition(observe: Observe, request: Any, more: Callable[[], bytes]) -> Any:

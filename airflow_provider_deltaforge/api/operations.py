@@ -1,10 +1,12 @@
 """Routes that look into a pipeline's driver and steer parts of it: checkpoints, sinks, logs."""
 
+import os
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
 
-from airflow_provider_deltaforge.api import documents
+from airflow_provider_deltaforge.api import documents, errors
 from airflow_provider_deltaforge.api.access import Caller
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.documents import DocumentText
@@ -14,6 +16,7 @@ from airflow_provider_deltaforge.control.preflight import preflight
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.telemetry import logs
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 
@@ -119,16 +122,22 @@ def _add_checks(router: APIRouter, context: ApiContext) -> None:
         ]
         return {"ok": all(found.verdict != "fail" for found in findings), "findings": shown}
 
+    @router.get("/log-level", tags=["health"], dependencies=[may_read])
+    def get_log_level() -> dict[str, str]:
+        """Return the levels that this process logs at, as `DELTAFORGE_LOG` sets them."""
+        return {"level": os.environ.get(logs.LEVELS) or "info"}
+
     @router.post(
         "/validate", tags=["documents"], dependencies=[may_read], openapi_extra=documents.body()
     )
-    def validate(text: DocumentText) -> dict[str, Any]:
+    def validate(text: DocumentText) -> Any:
         """Check a document, without keeping it; every problem is named."""
         try:
             pipeline = load(text, expand=False)
             pipeline.refuse_unbuilt()
         except SpecError as error:
-            raise ApiError(400, "INVALID_DOCUMENT", redacted(str(error))) from error
+            refusal = errors.body("INVALID_DOCUMENT", redacted(str(error)))
+            return JSONResponse({"valid": False, **refusal}, 400)
         spec = pipeline.spec
         return {
             "valid": True,

@@ -206,9 +206,18 @@ def _ops(store: Store, present: PipelineStatus) -> dict[str, Any]:
         "owner": present.owner,
         "lag_seconds": None if present.lag_ms is None else present.lag_ms / 1000,
         "dlq_entries": present.dlq.entries or 0,
+        "sink_errors": {name: sink.reason for name, sink in present.sinks.items() if sink.reason},
+        "uptime_seconds": _uptime_s(present),
         "advice": advice(present.status, present.error_class, present.owner),
         "snapshot": snapshots.progress(store, present.name) if copying else None,
     }
+
+
+def _uptime_s(present: PipelineStatus) -> float:
+    begun_ms = (present.handle or {}).get("submitted_at_ms")
+    if begun_ms is None or not present.alive:
+        return 0.0
+    return max(0.0, (pipelines.now_ms() - float(begun_ms)) / 1000)
 
 
 def _info(present: PipelineStatus, text: str, caller: Caller) -> dict[str, Any]:

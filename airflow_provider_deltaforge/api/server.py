@@ -24,7 +24,7 @@ def serving(app: Any, address: str, limits: Any = None) -> Iterator[str]:
     Args:
         app: the application.
         address: ``host:port``; port 0 takes a free one.
-        limits: ``ConnectionLimits``, in place of the usual ones.
+        limits: ``HttpLimits``, in place of the usual ones.
 
     Raises:
         SpecError: the address is malformed or taken, or the ``api`` extra is missing.
@@ -33,7 +33,7 @@ def serving(app: Any, address: str, limits: Any = None) -> Iterator[str]:
         import uvicorn
 
         from airflow_provider_deltaforge.api.connection_limits import (
-            ConnectionLimits,
+            HttpLimits,
             LimitedProtocol,
         )
     except ImportError as error:
@@ -41,7 +41,7 @@ def serving(app: Any, address: str, limits: Any = None) -> Iterator[str]:
             "serving HTTP needs airflow-provider-deltaforge[api]; or pass --api-addr off"
         ) from error
     host, port = split_address(address)
-    limits = limits or ConnectionLimits()
+    limits = limits or HttpLimits()
     config = uvicorn.Config(
         app,
         host=host,

@@ -61,7 +61,7 @@ class Access:
         Raises:
             SpecError: it listens to other machines and asks for no token, or an origin is none.
         """
-        addresses = [one for one in (self.api_addr, *other_addresses) if one != "off"]
+        addresses = [text for text in (self.api_addr, *other_addresses) if text != "off"]
         hosts = [split_address(address)[0] for address in addresses]
         if self.no_auth and (open_to_all := [host for host in hosts if host not in _LOOPBACK]):
             raise SpecError(

@@ -1,6 +1,7 @@
 """The REST API inside Airflow's own application: its users, its roles, its audit log."""
 
 import json
+import random
 import re
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import status
 from tests.airflow.page_bench import JSON, SECRET
+from tests.api.test_rest_fuzz import requests_of
+from tests.api.test_routes import TABLE, lacking, place_of
 from tests.control.bench import DOCUMENT
 from tests.waiting import wait_until
 
@@ -47,6 +50,33 @@ def test_without_signing_in_nothing_is_read_or_changed(rest, routes, orders):
         answer = rest(path, None, verb)
         assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED"), (verb, path)
     assert orders.read() == before
+
+
+@pytest.mark.parametrize("role", [None, "viewer"])
+def test_requests_that_nobody_means_read_and_change_nothing(ask, rest, orders, role):
+    before = orders.read()
+    paths = rest("/openapi.json").json()["paths"]
+    for verb, place, query, content in requests_of(paths, random.Random(1), each=1):
+        query.pop("conn_id", None)
+        options = {"params": query, "content": content, "headers": JSON}
+        answer = ask(f"/api{place}", role, verb, **options)
+        asked = (verb, place[:80], query, answer.text[:200])
+        assert answer.status_code < 500, asked
+        if role is None:
+            assert answer.status_code in {401, 404, 405, 422}, asked
+            assert "shop" not in answer.text, asked
+    assert orders.read() == before
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in TABLE if row["ask"].startswith("GET")], ids=lambda row: row["ask"]
+)
+def test_what_the_documents_promise_is_read_in_airflow(rest, orders, row):
+    path = row["ask"].removeprefix("GET ")
+    answer = rest(place_of(path))
+    found = lacking(answer, {**row, "says": {}})
+    # This pipeline has no schemas, no labels, and nothing set aside.
+    assert not found or answer.json() == [] or "{table}" in path, found
 
 
 def test_a_viewer_changes_nothing_and_a_user_forgets_nothing(rest, routes, orders):
@@ -179,16 +209,16 @@ def test_who_changed_something_stands_in_the_audit_log_without_the_body(rest, or
         shown = [(entry.owner, entry.dag_id, json.loads(entry.extra)) for entry in entries[-3:]]
     where = {"conn_id": "deltaforge_default"}
     assert shown == [
-        ("user", "shop", {**where, "method": "POST", "name": "orders", "path": place("/pause")}),
-        ("viewer", "shop", {**where, "method": "PATCH", "name": "orders", "path": place("")}),
+        ("user", "shop", {**where, "method": "POST", "name": "orders", "path": path_of("/pause")}),
+        ("viewer", "shop", {**where, "method": "PATCH", "name": "orders", "path": path_of("")}),
         (
             *("user", None),
-            {**where, "method": "POST", "name": "none", "path": place("/stop", "none")},
+            {**where, "method": "POST", "name": "none", "path": path_of("/stop", "none")},
         ),
     ]
 
 
-def place(verb, name="orders"):
+def path_of(verb, name="orders"):
     return f"/deltaforge/api/pipelines/{name}{verb}"
 
 

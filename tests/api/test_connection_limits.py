@@ -8,11 +8,11 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from airflow_provider_deltaforge.api.connection_limits import ConnectionLimits
+from airflow_provider_deltaforge.api.connection_limits import HttpLimits
 from airflow_provider_deltaforge.api.server import serving
 
 HEAD = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
-LIMITS = ConnectionLimits(head_s=0.6, body_s=0.6, answer_s=0.6, head_bytes=2000, connections=8)
+LIMITS = HttpLimits(head_s=0.6, body_s=0.6, answer_s=0.6, head_bytes=2000, connections=8)
 
 
 @pytest.fixture(scope="module")
