@@ -1,0 +1,61 @@
+"""Figures on the pages are those of the measurements that they name."""
+
+import json
+import re
+from functools import reduce
+
+import pytest
+
+from tests.docs.pages import CHECKOUT
+
+_ALONE = "processor_alone_events_per_s"
+_MILLION = 1e6
+_FIGURES = [
+    ("deployment.md", "411,000 rows/s", "drain-mysql-inserts", ["whole", "rows_per_s"]),
+    ("deployment.md", "4.0 CPU seconds", "drain-mysql-inserts", ["whole", "cpu_s_per_million"]),
+    ("deployment.md", "156,000 rows/s", "drain-postgres-inserts", ["whole", "rows_per_s"]),
+    ("deployment.md", "11.3 CPU seconds", "drain-postgres-inserts", ["whole", "cpu_s_per_million"]),
+    ("deployment.md", "19,400 events/s", "latency-mysql-inserts", ["whole", "events_per_s"]),
+    ("deployment.md", "35 ms in the median", "latency-mysql-inserts", ["whole", "p50_ms"]),
+    ("deployment.md", "68 ms at the 99th", "latency-mysql-inserts", ["whole", "p99_ms"]),
+    ("deployment.md", "JVM 342 MiB", "idle", ["streaming_mib", "driver: JVM"]),
+    ("deployment.md", "Python workers 426", "idle", ["streaming_mib", "driver: Python workers"]),
+    (
+        "deployment.md",
+        "Python workers 1,059",
+        "drain-mysql-inserts",
+        ["whole", "processes", "driver: Python workers", "rss_mib_peak"],
+    ),
+    ("deployment.md", "454 MiB", "transaction-mysql-local", ["whole", "lane_rss_mib_peak"]),
+    ("deployment.md", "5,400 rows/s", "behind", ["caught up", "side_events_per_s"]),
+]
+_MILLIONS = [
+    ("data_contracts.md", "1.5 million events/s", "contract, columns"),
+    ("data_contracts.md", "0.25 million/s", "contract, schema"),
+    ("processors_python.md", "4.2 million events/s", "python, arrow"),
+    ("processors_python.md", "0.68 million/s", "python, rows"),
+    ("processors_python.md", "0.077 million/s", "python, events"),
+    ("processors_sql.md", "0.52 million events/s", "sql"),
+]
+
+
+def measured(file, path):
+    found = json.loads((CHECKOUT / "benchmarks" / "results" / f"{file}.json").read_text())
+    return reduce(lambda value, key: value[key], path, found)
+
+
+def shown(page, figure):
+    assert figure in (CHECKOUT / "docs" / page).read_text(), f"{page} says no more {figure!r}"
+    return float(re.search(r"[\d.,]*\d", figure)[0].replace(",", ""))
+
+
+@pytest.mark.parametrize(("page", "figure", "file", "path"), _FIGURES)
+def test_a_figure_is_the_one_that_was_measured(page, figure, file, path):
+    assert shown(page, figure) == pytest.approx(measured(file, path), rel=0.02)
+
+
+@pytest.mark.parametrize(("page", "figure", "case"), _MILLIONS)
+def test_what_a_processor_costs_is_what_was_measured(page, figure, case):
+    value = measured("processors", ["cases", case, _ALONE])
+
+    assert shown(page, figure) * _MILLION == pytest.approx(value, rel=0.02)
