@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -93,8 +94,12 @@ def patched(text: str, patch_text: str) -> str:
     return text_of(merged(parse(text).data, patch.data))
 
 
+@lru_cache(maxsize=1024)  # A page asks for the list of all pipelines every two seconds.
 def shown(text: str | None) -> Any:
-    """Return a stored document as JSON-able data, its variables unresolved, without secrets."""
+    """Return a stored document as JSON-able data, its variables unresolved, without secrets.
+
+    The result is shared: its readers leave it as it is.
+    """
     return redacted_value(parse(text).data) if text else {}
 
 

@@ -18,7 +18,8 @@ export const App = ({ aside, empty, explain = () => null, only, title = "DeltaFo
   const { data, error } = useAnswer("pipelines", { dag_id: only, ops: true });
   const rateOf = useRates(data);
   const words = error && (explain(error) ?? h(Trouble, { error, stale: data !== null }));
-  const selected = view.get("pipeline") ?? (only && data?.length === 1 ? data[0].name : null);
+  const single = only && data?.length === 1 ? data[0].name : null;
+  const selected = view.get("pipeline") ?? single;
   const open = (name) => {
     setCreating(false);
     view.go({ pipeline: name, tab: null });
@@ -30,7 +31,7 @@ export const App = ({ aside, empty, explain = () => null, only, title = "DeltaFo
       h(Row, null, aside, !selected && data && create)),
     words,
     !data && !error && h(Loading, null),
-    selected && (data || error) && !(error && !data) && h(Pipeline, { key: selected, name: selected, rateOf }),
-    data && !selected && (data.length ? h(Fleet, { pipelines: data, rateOf }) : empty),
+    selected && (data || error) && !(error && !data) && h(Pipeline, { isSingle: selected === single, key: selected, name: selected, rateOf }),
+    data && !selected && (data.length ? h(Fleet, { isOfDag: Boolean(only), pipelines: data, rateOf }) : empty),
     creating && h(Create, { close: () => setCreating(false), open }));
 };

@@ -3,6 +3,7 @@
 import { createContext, useCallback, useContext, useEffect, useRef, useState } from "./react.js";
 
 const EVERY_MS = 2000;
+const EASE = 4;
 const PATIENCE_MS = 30000;
 const HISTORY = 90;
 const RATE_OVER_MS = 10000;
@@ -82,6 +83,7 @@ export const useAnswer = (path, query = {}, everyMs = EVERY_MS) => {
       clearTimeout(timer);
       if (busy || document.hidden) return;
       busy = true;
+      const began = performance.now();
       try {
         const data = await client.poll(url, { signal: leaving.signal });
         if (live) setState({ url, data, error: null });
@@ -90,7 +92,8 @@ export const useAnswer = (path, query = {}, everyMs = EVERY_MS) => {
         if (live) setState((old) => ({ url, data: old.url === url ? old.data : null, error }));
       }
       busy = false;
-      if (live) timer = setTimeout(look, everyMs);
+      // A server that has much to do for an answer is asked less often.
+      if (live) timer = setTimeout(look, Math.max(everyMs, EASE * (performance.now() - began)));
     };
     again.current = look;
     document.addEventListener("visibilitychange", look);

@@ -101,7 +101,7 @@ export const DeadLetters = ({ pipeline: { name, ops, rights } }) => {
     h(Muted, null, `${plural(ops.dlq_entries, "event")} set aside`, queue && `, of ${number(ops.dlq.max_entries)} that the queue may hold`),
     h(Answered, { answer }, (entries) => h(Fragment, null,
       h(Grid, {
-        columns: [{ name: "Number", right: true }, { name: "When", right: true }, { name: "Table" }, { name: "Refused by" }, { name: "Kind" }, { name: "Why" }, { name: "" }],
+        columns: [{ name: "Number", right: true }, { name: "When", right: true }, { name: "Table" }, { name: "Refused by" }, { name: "Kind" }, { name: "Why", wide: true }, { name: "" }],
         empty: isFiltered ? "Nothing fits the filter." : "Nothing is set aside.",
         label: "Dead letters",
         rows: entries.map((entry) => ({

@@ -76,7 +76,8 @@ export const fleetWords = (pipelines) => {
   return pipelines.length ? `${count}, all well` : count;
 };
 
-export const Fleet = ({ pipelines, rateOf }) => {
+// In a DAG's tab all of them have one supervisor.
+export const Fleet = ({ isOfDag, pipelines, rateOf }) => {
   const view = useView();
   const client = useClient();
   const shown = chosen(pipelines, view);
@@ -84,9 +85,9 @@ export const Fleet = ({ pipelines, rateOf }) => {
   return h(Stack, null,
     pipelines.length > 1 && h(Filters, { pipelines, view }),
     h(Grid, {
-      columns: [{ name: "Pipeline" }, { name: "Status" }, { name: "For", right: true }, { name: "Events", right: true },
+      columns: [{ name: "Pipeline" }, { name: "Status", wide: true }, { name: "For", right: true }, { name: "Events", right: true },
         { name: "Rate", right: true }, { name: "Lag", right: true }, { name: "Dead letters", right: true },
-        { name: "Restarts", right: true }, { name: "Supervised by" }],
+        { name: "Restarts", right: true }, ...(isOfDag ? [] : [{ name: "Supervised by" }])],
       empty: "No pipeline fits the filters.",
       label: "Pipelines",
       rows: shown.map((pipeline) => {
@@ -97,7 +98,7 @@ export const Fleet = ({ pipelines, rateOf }) => {
               h("span", { className: "df-name" }, h(ViewLink, { href: view.href({ pipeline: name, tab: null }), open: open(name) }, name)),
               h(Muted, null, [tenantOf(pipeline), ...labelsOf(pipeline)].filter(Boolean).join(" · "))),
             h(Doing, { pipeline }), age(ops.since_ms, client.now()) ?? "–", number(ops.events),
-            rate(rateOf(name)), milliseconds(ops.lag_ms), number(ops.dlq_entries), number(ops.restarts), supervisorOf(pipeline),
+            rate(rateOf(name)), milliseconds(ops.lag_ms), number(ops.dlq_entries), number(ops.restarts), ...(isOfDag ? [] : [supervisorOf(pipeline)]),
           ],
           className: "df-open",
           key: name,

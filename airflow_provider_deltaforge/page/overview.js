@@ -77,7 +77,7 @@ const Sinks = ({ pipeline: { name, ops, rights }, refresh }) => {
   const [verb, text] = asking ? SINK_DIALOGS[asking.change] : [];
   return h(Section, { title: "Sinks" }, h(Grid, {
     columns: [{ name: "Sink" }, { name: "Status" }, { name: "Events", right: true }, { name: "Bytes", right: true }, { name: "Retries", right: true },
-      { name: "Position" }, { name: "Durable", right: true }, { name: "" }],
+      { name: "Position", wide: true }, { name: "Durable", right: true }, { name: "" }],
     empty: "No sink has reported yet.",
     label: "Sinks",
     rows: Object.entries(ops.sinks).map(([id, sink]) => ({

@@ -41,6 +41,8 @@ export const Command = ({ children, label }) =>
 
 // On a narrow screen each row becomes a card, and each cell shows its column's name. A browser takes what
 // is laid out so for no table any more, unless the roles say that it is one.
+const layoutOf = ({ right, wide }) => (right ? "df-right" : wide ? "df-wide" : undefined);
+
 // A column without a name holds buttons, and is there if any row has one.
 export const Grid = ({ columns: all, empty, label, rows: found }) => {
   if (found.length === 0) return h("p", { className: "df-muted" }, empty);
@@ -49,11 +51,11 @@ export const Grid = ({ columns: all, empty, label, rows: found }) => {
   const rows = found.map((row) => ({ ...row, cells: row.cells.filter((_, index) => kept[index]) }));
   return h("div", { className: "df-grid" },
     h(table.Root, { "aria-label": label, role: "table" },
-      h(table.Head, { role: "rowgroup" }, h(table.Row, { role: "row" }, columns.map(({ name, right }) =>
-        h(table.Column, { className: right ? "df-right" : undefined, key: name, role: "columnheader", scope: "col" }, name)))),
+      h(table.Head, { role: "rowgroup" }, h(table.Row, { role: "row" }, columns.map((column) =>
+        h(table.Column, { className: layoutOf(column), key: column.name, role: "columnheader", scope: "col" }, column.name)))),
       h(table.Body, { role: "rowgroup" }, rows.map(({ cells, key, ...row }) =>
         h(table.Row, { key, role: "row", ...row }, cells.map((cell, index) =>
-          h(table.Cell, { className: columns[index].right ? "df-right" : undefined, "data-label": columns[index].name,
+          h(table.Cell, { className: layoutOf(columns[index]), "data-label": columns[index].name,
             key: columns[index].name, role: "cell" }, cell ?? (columns[index].name ? "–" : null))))))));
 };
 

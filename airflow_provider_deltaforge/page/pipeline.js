@@ -47,12 +47,12 @@ const Shown = ({ pipeline, rateOf, refresh }) => {
       h(open.shows, { key: `${pipeline.name} ${open.id}`, perSecond: rateOf(pipeline.name), pipeline, refresh })));
 };
 
-export const Pipeline = ({ name, rateOf }) => {
+export const Pipeline = ({ isSingle, name, rateOf }) => {
   const view = useView();
   const answer = useAnswer(pipelinePath(name));
   const all = { pipeline: null, tab: null, table: null, sensed: null };
   return h(Stack, null,
-    h("nav", { "aria-label": "Back" }, h(ViewLink, { href: view.href(all), open: () => view.go(all) }, "← All pipelines")),
+    !isSingle && h("nav", { "aria-label": "Back" }, h(ViewLink, { href: view.href(all), open: () => view.go(all) }, "← All pipelines")),
     answer.error?.code === "PIPELINE_NOT_FOUND"
       ? h(Answered, { answer: { data: null, error: answer.error } }, () => null)
       : h(Answered, { answer }, (pipeline) => h(Fragment, null, h(Shown, { pipeline, rateOf, refresh: answer.refresh }))));

@@ -50,6 +50,9 @@ export const InitialCopy = ({ copy, status }) => {
 
 const what = ({ tables, where }) => `${tables.length ? tables.join(", ") : "all tables"}${where ? ` where ${where}` : ""}`;
 
+// Of a task of Airflow the DAG; the run is in the request's name.
+const askerOf = (by) => (by.startsWith("airflow:") ? `DAG ${by.slice("airflow:".length).split("/")[0]}` : by);
+
 const progressOf = ({ copied: tables, state }) => {
   const sums = Object.values(tables ?? {}).reduce(
     (sum, { chunks = 0, chunks_done = chunks, rows = 0 }) => ({ chunks: sum.chunks + chunks, chunks_done: sum.chunks_done + chunks_done, rows: sum.rows + rows }),
@@ -66,12 +69,12 @@ const Requests = ({ mayOperate, name, refresh, requests }) => {
   };
   const open = ({ state }) => state === "pending" || state === "snapshotting";
   return h(Fragment, null, h(Refusal, { error }), h(Grid, {
-    columns: [{ name: "Request" }, { name: "State" }, { name: "What" }, { name: "Rows", right: true }, { name: "Asked", right: true }, { name: "By" }, { name: "" }],
+    columns: [{ name: "Request" }, { name: "State" }, { name: "What", wide: true }, { name: "Rows", right: true }, { name: "Asked", right: true }, { name: "By" }, { name: "" }],
     empty: "Nobody has asked for a copy.",
     label: "Snapshot requests",
     rows: [...requests].reverse().map((request) => ({
       cells: [request.id, h("span", null, request.state, request.reason && `: ${request.reason}`), h(Code, null, what(request)), progressOf(request),
-        ago(request.requested_at_ms, client.now()), request.by,
+        ago(request.requested_at_ms, client.now()), askerOf(request.by),
         mayOperate && open(request) && h(Button, { busy: busy === request.id, inList: true, onClick: () => withdraw(request.id) }, "Withdraw")],
       key: `${request.ticket ?? request.id} ${request.requested_at_ms}`,
     })),

@@ -50,6 +50,25 @@ def client():
         purge_cached_app()
 
 
+def add_dag(dag_id):
+    """Write into Airflow's database what its DAG processor would write of a DAG."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.sdk import DAG
+    from airflow.serialization.serialized_objects import LazyDeserializedDAG
+    from airflow.utils.session import create_session
+
+    where = {"bundle_name": "tests", "fileloc": "dag.py", "relative_fileloc": "dag.py"}
+    with create_session() as session:
+        session.merge(DagBundleModel(name="tests"))
+        session.flush()
+        session.merge(DagModel(dag_id=dag_id, **where, is_paused=False, is_stale=False))
+        session.flush()
+        dag = LazyDeserializedDAG.from_dag(DAG(dag_id, schedule=None))
+        SerializedDagModel.write_dag(dag, bundle_name="tests", session=session)
+
+
 @pytest.fixture
 def token(client):
     """Returns a token of Airflow for a user of a role."""

@@ -66,7 +66,6 @@ def _looks(journey: Journey) -> list[tuple[str, Callable[[Any], None]]]:
         ("run", go(f"/dags/{PIPELINE}/runs/{journey.run}")),
         ("form", form),
         ("backfill", go(f"/dags/{COPY}/backfills")),
-        ("page", go("/plugin/deltaforge?pipeline=orders&tab=copies")),
     ]
 
 

@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.control.supervise import Supervisor
 from airflow_provider_deltaforge.hooks.jobs import owner_token
 from airflow_provider_deltaforge.plugins_airflow import page
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from tests.airflow.page_bench import JSON, OWNER, SECRET, STATIC
+from tests.airflow.page_bench import JSON, OWNER, SECRET, STATIC, add_dag
 from tests.control.bench import DOCUMENT
 from tests.page.browser import browser, opened  # noqa: F401 - a fixture
 from tests.waiting import wait_until
@@ -308,6 +308,17 @@ def test_the_page_is_airflows_and_steers_a_pipeline(ui, orders, store, backend, 
     }.items():
         ui.goto(f"/plugin/deltaforge?conn_id={conn_id}")
         ui.get_by_text(text).wait_for()
+
+
+def test_a_dags_tab_shows_its_own_pipelines(ui, orders):
+    for dag_id in ("shop", "other"):
+        add_dag(dag_id)
+
+    ui.goto("/dags/shop/plugin/deltaforge-dag")
+    ui.get_by_role("heading", name="orders").wait_for()
+    assert ui.get_by_role("link", name="All pipelines").count() == 0
+    ui.goto("/dags/other/plugin/deltaforge-dag")
+    ui.get_by_text("No pipeline of this DAG").wait_for()
 
 
 def test_an_empty_store_says_what_comes_next(ui, monkeypatch, tmp_path):

@@ -263,6 +263,24 @@ def _add_copies(store, name, *, finished):
     Control(store, name).update(lambda old: old.model_copy(update={"requests": [waiting]}))
 
 
+def add_backfill(store, name):
+    """Write what a backfill of three days by Airflow leaves of its requests."""
+    for day in (5, 6, 7):
+        run = f"backfill__2026-01-{day + 1:02}T00:00:00+00:00"
+        where = (
+            f"changed >= '2026-01-{day:02} 00:00:00' AND changed < '2026-01-{day + 1:02} 00:00:00'"
+        )
+        served = SnapshotRequest(
+            id=f"airflow:orders_resnapshot/snapshot/{run}/-1",
+            tables=["shop.orders"],
+            where=where,
+            requested_at_ms=_ago_ms(300 - day),
+            by=f"airflow:orders_resnapshot/snapshot/{run}/-1#1@0123abcd",
+        )
+        counted = {"shop.orders": {"chunks": 3, "rows": 11_400 + day * 37}}
+        store.transact(SnapshotResults(store, name).put(result_of(served, "done", tables=counted)))
+
+
 def _set_aside(store, name, table, row, sink, why):
     source = {"connector": "mysql", "db": "shop", "table": table, "pos": 88_120_411}
     entry = {

@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.page.browser import PHONE, browsing, opened
-from tests.page.fleet import beating, fill
+from tests.page.fleet import add_backfill, beating, fill
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 OWNER = "airflow:shop/stream/manual__2026-11-21T20:00:00+00:00/-1#2@0123abcd"
@@ -60,6 +60,11 @@ def main() -> int:
             page.goto("/plugin/deltaforge?pipeline=orders")
             page.get_by_role("tab", name="Overview").wait_for()
             _take(page, "page-airflow")
+            page.get_by_role("tab", name="Copies").click()
+            _take(page, "airflow_page")
+            page.goto("/dags/shop/plugin/deltaforge-dag")
+            page.get_by_role("link", name="stock").wait_for()
+            _take(page, "page-dag")
             page.evaluate("localStorage.setItem('theme', 'dark')")
             page.goto("/plugin/deltaforge")
             page.get_by_role("link", name="stock").wait_for()
@@ -128,9 +133,13 @@ def _airflow(place):
     from airflow.api_fastapi.app import create_app as create_airflow
     from airflow.utils.db import initdb
 
+    from tests.airflow.page_bench import add_dag
+
     initdb()
+    add_dag("shop")
     with closing(StoreLocation.from_dsn(dsn).create()) as store:
         filled = fill(store, OWNER, hostile=False)
+        add_backfill(store, "orders")
         with beating(dsn, filled), serving(create_airflow("core"), "127.0.0.1:0") as url:
             yield url
 
