@@ -15,7 +15,7 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control import pipelines, sensing
 from airflow_provider_deltaforge.sinks.memory import MemorySink, memory_log
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.redis import RedisSink
@@ -112,7 +112,23 @@ class ExampleRun:
             self._wait("everything delivered", lambda: self._reached(head), driving)
             pipelines.ask_to_stop(self.store, self.name)
             assert driving.end().why == "stopped"
-            return {sink.id: self._arrived(sink, before) for sink in self.pipeline.spec.sinks}
+            arrived = {sink.id: self._arrived(sink, before) for sink in self.pipeline.spec.sinks}
+            return {**arrived, **self._sensed()}
+
+    def _sensed(self) -> dict[str, Any]:
+        """Return what schema sensing tells of each table and JSON column."""
+        if not self.pipeline.spec.schema_sensing.enabled:
+            return {}
+        told = sensing.schemas(self.store, self.name)
+        shown = {
+            schema["table"]: {
+                **{key: schema[key] for key in ("fingerprint", "sequence", "event_count")},
+                "fields": sensing.schema(self.store, self.name, schema["table"])["fields"],
+                "json_schema": sensing.json_schema(self.store, self.name, schema["table"]),
+            }
+            for schema in told
+        }
+        return {"sensed": shown, "sensing stats": sensing.stats(self.store, self.name)}
 
     def _reached(self, head: Any) -> bool:
         """Ask whether every sink has a checkpoint, at or behind ``head`` if that is given."""

@@ -1,4 +1,4 @@
-"""Every example document with a processor, with the inputs its page gives, between real servers.
+"""Each example document that processes or senses, with its page's inputs, between real servers.
 
 What comes out is in the golden files: it is what the document does, not what the page says; where
 they differ, ``docs/decisions/seeds.md`` has it.
@@ -22,10 +22,14 @@ def servers(mysql_server, postgres_server, kafka_server, redis_server, nats_serv
     return Servers(mysql_server, postgres_server, kafka_server, redis_server, nats_server)
 
 
-def test_no_example_with_a_processor_is_missing():
+def test_no_example_with_a_processor_or_sensing_is_missing():
     documents = {path.stem: yaml.safe_load(path.read_text()) for path in PIPELINES.glob("seed_*")}
 
-    asked = {stem for stem, document in documents.items() if document["spec"].get("processors")}
+    asked = {
+        stem
+        for stem, document in documents.items()
+        if document["spec"].get("processors") or "schema_sensing" in document["spec"]
+    }
 
     assert sorted(asked) == STEMS
 
