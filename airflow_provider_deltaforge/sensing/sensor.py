@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sensing import structures
 from airflow_provider_deltaforge.sensing.dynamic_keys import sketches
 from airflow_provider_deltaforge.sensing.learner import SchemaLearner
+from airflow_provider_deltaforge.sensing.row_samples import TABLE_NAMES, RowSample, images_of
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from airflow_provider_deltaforge.spec.sensing import SchemaSensing, SensingNames
 from airflow_provider_deltaforge.storage.records.measurements import SensingCounts
@@ -134,21 +136,14 @@ class SchemaSensor:
 
     def observe(self, rows: pa.RecordBatch) -> float:
         """Take note of change events; return the seconds that it took."""
-        began, worked = self._clock(), self._cost()
-        try:
-            with self._lock:
-                earned = (began - self._seen_s) * _SHARE
-                self._credit_s = min(self._credit_s + earned, _BURST_S)
-                self._seen_s = began
-                self._observe(rows)
-        except Exception as error:  # noqa: BLE001 - delivery goes on without what is learned
-            if not self._broken:
-                self._broken = True
-                # Its text may quote a row's values.
-                frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
-                _log.error("schema sensing failed with %s at:\n%s", type(error).__name__, frames)
-        self._credit_s -= self._cost() - worked
+        began = self._clock()
+        self._guarded(partial(self._observe, rows))
         return self._clock() - began
+
+    def observe_samples(self, samples: Iterable[RowSample]) -> None:
+        """Take note of rows that were delivered elsewhere; all that were chosen are looked at."""
+        for sample in samples:
+            self._guarded(partial(self._observe_sample, sample))
 
     def counts(self) -> dict[str, SensingCounts]:
         """Return what was counted since this process began, by table and JSON column."""
@@ -189,13 +184,43 @@ class SchemaSensor:
             for entry, state in tokens:
                 entry.written, entry.written_s = state, self._clock()
 
+    def _guarded(self, observe: Callable[[], None]) -> None:
+        """Observe something, on the account of the time that sensing may take."""
+        worked = self._cost()
+        try:
+            with self._lock:
+                now = self._clock()
+                earned = (now - self._seen_s) * _SHARE
+                self._credit_s, self._seen_s = min(self._credit_s + earned, _BURST_S), now
+                observe()
+        except Exception as error:  # noqa: BLE001 - delivery goes on without what is learned
+            if not self._broken:
+                self._broken = True
+                # Its text may quote a row's values.
+                frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
+                _log.error("schema sensing failed with %s at:\n%s", type(error).__name__, frames)
+        self._credit_s -= self._cost() - worked
+
+    def _observe_sample(self, sample: RowSample) -> None:
+        db, schema, name = sample.table
+        table = self._table(schema or db, name)
+        if table is None:
+            return
+        self._count(table, sample.events, int(time.time() * 1000))
+        if table.is_done() or not sample.texts:
+            return
+        if self._credit_s <= 0:
+            table.rows.learner.record.passed_over += len(sample.texts)
+        else:
+            plan = self._plan(table, sample.table, sample.version)
+            self._look(table, plan, pa.array(sample.texts, pa.binary()))
+
     def _observe(self, rows: pa.RecordBatch) -> None:
         after = rows.column("after")
         there = np.flatnonzero(np.asarray(after.is_valid()))
         if not len(there):
             return
-        names = ("db", "schema", "table", "schema_version")
-        codes, tables = combinations([rows.column(name) for name in names])
+        codes, tables = combinations([rows.column(name) for name in TABLE_NAMES])
         codes = codes[there]
         counts = np.bincount(codes, minlength=len(tables))
         order: Any = None
@@ -212,8 +237,8 @@ class SchemaSensor:
             if order is None:
                 order = there[np.argsort(codes, kind="stable")]
             picked = order[ends[ordinal] - counts[ordinal] + due]
-            plan = table.plans.get(version) or self._plan(table, (db, schema, name), version)
-            self._look(table, plan, _whole(rows, after, picked), now_ms)
+            plan = self._plan(table, (db, schema, name), version)
+            self._look(table, plan, images_of(rows, after, picked))
 
     def _table(self, qualifier: str, name: str) -> _Table | None:
         """Return what is known of a table; None if it is left out."""
@@ -245,10 +270,7 @@ class SchemaSensor:
         """Count a table's rows; return which of them are to be looked at."""
         sampling, record = self._settings.sampling, table.rows.learner.record
         start = record.event_count
-        for entry in table.entries:
-            entry.learner.record.event_count += count
-            entry.learner.record.last_seen_ms = now_ms
-            entry.counts.events += count
+        self._count(table, count, now_ms)
         nothing = np.zeros(0, np.int64)
         if table.is_done():
             return nothing
@@ -263,7 +285,16 @@ class SchemaSensor:
             entry.learner.record.passed_over += len(due)
         return nothing
 
+    def _count(self, table: _Table, count: int, now_ms: int) -> None:
+        for entry in table.entries:
+            entry.learner.record.event_count += count
+            entry.learner.record.last_seen_ms = now_ms
+            entry.counts.events += count
+
     def _plan(self, table: _Table, name: tuple[str, str | None, str], version: str | None) -> _Plan:
+        known = table.plans.get(version)
+        if known is not None:
+            return known
         schema = self._schemas(*name, version)
         plan = _Plan()
         if schema is not None:
@@ -284,7 +315,7 @@ class SchemaSensor:
         table.plans[version] = plan
         return plan
 
-    def _look(self, table: _Table, plan: _Plan, texts: pa.BinaryArray, now_ms: int) -> None:
+    def _look(self, table: _Table, plan: _Plan, texts: pa.BinaryArray) -> None:
         """Look at rows of a table."""
         lengths = np.asarray(pc.binary_length(texts))
         if lengths.max(initial=0) > _TEXT_BYTES_MAX:
@@ -387,11 +418,3 @@ class _Names:
         if any(map(matches, self._settings.exclude)):
             return False
         return not self._settings.include or any(map(matches, self._settings.include))
-
-
-def _whole(rows: pa.RecordBatch, after: pa.BinaryArray, picked: Any) -> pa.BinaryArray:
-    """Return the images of rows, but for those that lack values which did not change."""
-    unchanged = rows.column("unchanged")
-    if unchanged.null_count < len(unchanged):
-        picked = picked[np.asarray(unchanged.is_null())[picked]]
-    return after.take(pa.array(picked))

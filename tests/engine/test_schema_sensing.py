@@ -9,7 +9,8 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.records.measurements import measurements
 from airflow_provider_deltaforge.storage.records.sensing import SensedTables
-from tests.engine.in_process import DRIVER
+from tests.engine.driving import Driving
+from tests.engine.in_process import DRIVER, InProcess
 from tests.engine.running import RunningLane, begun, events, run_to_the_end
 from tests.waiting import wait_until
 
@@ -149,3 +150,17 @@ def test_schemas_are_emitted_in_lists_where_the_document_says_so():
     assert shown["json_schema"]["$schema"] == "http://json-schema.org/draft-07/schema#"
     newer = sensing.json_schema(pipeline.store, pipeline.name, "rows", "2020-12")
     assert json.dumps(newer["properties"]) == json.dumps(shown["json_schema"]["properties"])
+
+
+def test_rows_of_a_copy_are_sensed_like_those_of_the_log():
+    pipeline = InProcess(policy=SENSED, snapshot="initial")
+    driving = Driving(pipeline)
+    wait_until(lambda: {at["tx"] for at in pipeline.checkpoints().load().values()} == {20})
+    pipeline.want("stopped")
+    assert driving.end().why == "stopped"
+
+    copied = [event for event in events(pipeline) if event["op"] == "r"]
+    (shown,) = sensing.schemas(pipeline.store, pipeline.name)
+    assert shown["event_count"] == shown["events_sampled"] == len(copied) == 30
+    fields = sensing.schema(pipeline.store, pipeline.name, "rows")["fields"]
+    assert [field["name"] for field in fields] == ["id", "tx", "row"]

@@ -1,6 +1,7 @@
 """A sensor over rows of the test's own making."""
 
 import json
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -22,9 +23,19 @@ def settings(**changed: Any) -> SchemaSensing:
 class Sensed:
     """Observes batches, and shows the records."""
 
-    def __init__(self, *, catalog=None, known=(), **changed: Any) -> None:
+    def __init__(
+        self,
+        *,
+        catalog=None,
+        known=(),
+        clock=time.perf_counter,
+        cost=time.thread_time,
+        **changed: Any,
+    ) -> None:
         self._catalog = CATALOG if catalog is None else catalog
-        self.sensor = SchemaSensor(settings(**changed), "acme", self._schema, known)
+        self.sensor = SchemaSensor(
+            settings(**changed), "acme", self._schema, known, clock=clock, cost=cost
+        )
 
     def observe(self, *images: Any, table="orders", db="shop", op="c", unchanged=None) -> None:
         """Observe one batch of rows: objects, or JSON texts."""

@@ -1,7 +1,6 @@
 """Hostile JSON costs bounded time and room, and stops nothing."""
 
 import json
-import random
 import time
 
 import pytest
@@ -52,28 +51,32 @@ def test_a_hostile_text_is_bounded_and_the_next_one_is_learned(name):
     assert SensedTable.from_stored(put.value, "it") == record
 
 
-def test_ever_new_structures_take_a_share_of_the_time_only(monkeypatch):
-    monkeypatch.setattr("airflow_provider_deltaforge.sensing.sensor._BURST_S", 0.2)
-    chance = random.Random(1)
-    sensed = Sensed(catalog={}, deep_inspect={"max_sample_size": 0})
-    made = [
-        [
-            json.dumps({f"k{chance.getrandbits(64)}": n for n in range(2000)}).encode()
-            for _ in range(20)
-        ]
-        for _ in range(25)
-    ]
-    began, worked = time.perf_counter(), time.thread_time()
-    for images in made:
-        sensed.observe(*images)
-    wall, work = time.perf_counter() - began, time.thread_time() - worked
+def test_sensing_takes_its_share_of_the_time_and_passes_over_the_rest():
+    now = [0.0]
+
+    def sampled():
+        return sum(record.sampled for record in sensed.records().values()) if made else 0
+
+    made = []
+    # Each row that is looked at takes a quarter of a second.
+    sensed = Sensed(catalog={}, clock=lambda: now[0], cost=lambda: sampled() / 4)
+    made.append(sensed)
+
+    def looked_at(batches):
+        before = sampled()
+        for _ in range(batches):
+            sensed.observe({"a": 1}, {"a": 2})
+        return sampled() - before
+
+    assert looked_at(30) == 20  # Five seconds, to begin with.
+    now[0] += 5
+    assert looked_at(30) == 4  # A fifth of five.
+    now[0] += 3600
+    assert looked_at(30) == 20  # No more than five are saved up.
 
     record = sensed.record("shop.orders")
-    assert record.event_count == 500
-    assert record.passed_over > 100
-    assert record.sampled + record.passed_over == 500
-    assert work < 1.5 or work < wall
-    assert len(SensedTables(MemoryStore(), "p", "acme").put(record).value) < RECORD_BYTES_MAX
+    assert record.event_count == 180
+    assert record.sampled + record.passed_over == 180
 
 
 def test_a_schema_holds_so_many_places_and_no_more():

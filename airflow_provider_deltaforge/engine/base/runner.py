@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.processor_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
+from airflow_provider_deltaforge.sensing.row_samples import RowSample
 from airflow_provider_deltaforge.sources.contract import TableChunk
 
 
@@ -27,6 +28,8 @@ class ChunkResult:
     """What was set aside since the last chunk."""
     findings: Sequence[TableFindings] = ()
     """Where the chunk's rows differ from what the catalog says."""
+    samples: Sequence[RowSample] = ()
+    """Some of the chunk's rows, for schema sensing."""
     measured: Mapping[str, Any] = field(default_factory=dict)
     """What was measured since the last chunk."""
 

@@ -1,4 +1,4 @@
-"""Schema sensing of a lane: observes its batches, and keeps what was learned in the state store.
+"""Schema sensing of a lane or a copy: keeps what was learned of events in the state store.
 
 A thread of its own writes, in fenced transactions beside those of checkpoints. A lane that is
 killed leaves an older state, and its successor learns the rest again; a lane that lost its fence
@@ -7,6 +7,7 @@ writes nothing more.
 
 import logging
 import threading
+from collections.abc import Iterable
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
+from airflow_provider_deltaforge.sensing.row_samples import RowSample
 from airflow_provider_deltaforge.sensing.sensor import SchemaSensor
 from airflow_provider_deltaforge.storage.records.sensing import SensedTables
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -28,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class LaneSensing:
-    """Senses for one lane. ``observe`` is called by one thread, the others by the lane's.
+    """Senses for one lane or copy. ``observe`` is called by one thread, the rest by its owner's.
 
     Args:
         context: the opened job; its fence guards every write.
@@ -71,6 +73,11 @@ class LaneSensing:
         """
         if self._sensor is not None and rows.num_rows:
             self._measured.stage("schema_sensing", trigger, self._sensor.observe(rows))
+
+    def observe_samples(self, samples: Iterable[RowSample]) -> None:
+        """Take note of rows that were copied."""
+        if self._sensor is not None:
+            self._sensor.observe_samples(samples)
 
     def close(self) -> None:
         """Write what is not written, and end. Safe to call twice, and before ``open``."""

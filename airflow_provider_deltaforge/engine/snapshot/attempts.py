@@ -15,6 +15,8 @@ from airflow_provider_deltaforge.engine.base.restarts import Restarts, wait_whil
 from airflow_provider_deltaforge.engine.base.runner import Runner
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
+from airflow_provider_deltaforge.engine.lane.schema_sensing import LaneSensing
+from airflow_provider_deltaforge.engine.read.registrar import lookup, registry_of
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import SINK, CopyErrors
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
@@ -102,7 +104,11 @@ def _copy_all(
     drift = DataDriftCounter(context)
     drift.load()
     stats.data_drift = drift.report
-    with guarding(run, plan, heartbeat) as lost, showing_errors(context, stats):
+    with (
+        guarding(run, plan, heartbeat) as lost,
+        showing_errors(context, stats),
+        _sensing(context, stats) as sensing,
+    ):
         for copied in runner.copy(context.job, plan.run.id, tables, settings.max_parallel_tables):
             stats.processors.add(copied.processors)
             stats.dead_letters.add(copied.dead_letters)
@@ -113,6 +119,7 @@ def _copy_all(
                 heartbeat.end(copied.outcome.why)
                 return copied.outcome
             stats.copied(copied.table, copied.rows, copied.taken)
+            sensing.observe_samples(copied.samples)
             drift.add(copied.findings)
             drift.checkpointed(_kept(context, drift.writes()))
         if lost:
@@ -124,6 +131,18 @@ def _copy_all(
     drift.checkpointed(_kept(context, drift.writes(now=True)))
     run.finish(plan)
     return Outcome("finished")
+
+
+@contextmanager
+def _sensing(context: TaskContext, stats: LaneStats) -> Iterator[LaneSensing]:
+    """Sense the schemas of what is copied, if the document asks for it."""
+    sensing = LaneSensing(context, stats.measured, lookup(registry_of(context)))
+    if context.pipeline.spec.schema_sensing.enabled:
+        sensing.open()
+    try:
+        yield sensing
+    finally:
+        sensing.close()
 
 
 def _kept(context: TaskContext, writes: Sequence[Write]) -> Sequence[Write]:

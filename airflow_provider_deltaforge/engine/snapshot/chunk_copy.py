@@ -35,6 +35,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings, combined
 from airflow_provider_deltaforge.sensing.data_drift.row_check_kernel import SAMPLES
+from airflow_provider_deltaforge.sensing.row_samples import RowSample, samples_of
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Store, Write
@@ -45,6 +46,7 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _WORKERS_S = 30.0
 _FOREVER_S = 10.0**9
+_SAMPLED = 4  # Batches of a chunk from which rows are chosen for schema sensing.
 _ERROR_TTL_S = 60.0
 
 SINK = "sink "
@@ -154,6 +156,7 @@ class _Copier:
             lookup(registry),
             self._sink_ids,
         )
+        self._senses = spec.schema_sensing.enabled
         self._detector = detector_of(context.pipeline, lookup(registry))
         self._measured.encodes_by(self._rendering.encoding_counts)
         self._rendering.open()
@@ -199,6 +202,7 @@ class _Copier:
         """Copy one chunk; return None when asked to end before it was durable."""
         rows = 0
         findings: list[TableFindings] = []
+        samples: list[RowSample] = []
         self._dead_letters.begin()  # What a former attempt held comes again.
         taken: dict[str, SinkCounts] = {}
         cut: dict[str, Any] = {}
@@ -209,6 +213,9 @@ class _Copier:
             rendered = self._rendering.render(source)
             self._dead_letters.check(rendered, source)
             findings = combined([*findings, *self._drift_of(source, rendered.processed)], SAMPLES)
+            if self._senses:
+                chosen = samples_of(rendered.processed.rows, counted_only=len(samples) >= _SAMPLED)
+                samples += chosen
             reach(CrashPoint.CHUNK_RENDERED)
             self._watcher.confirm()
             messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
@@ -235,7 +242,9 @@ class _Copier:
         if not self._store([done]):
             return None
         reach(CrashPoint.CHUNK_STORED)
-        return ChunkResult(chunk.id, chunk.full_name, rows, taken=taken, findings=findings)
+        return ChunkResult(
+            chunk.id, chunk.full_name, rows, taken=taken, findings=findings, samples=samples
+        )
 
     def _drift_of(self, source: pa.RecordBatch, done: ProcessedBatch) -> list[TableFindings]:
         if self._detector is None:
