@@ -1,11 +1,12 @@
-"""``./dev.sh bench [drain|latency|transaction|render|processors|idle|behind|SINK]``: figures.
+"""``./dev.sh bench [drain|latency|transaction|render|processors|sensing|idle|behind|SINK]``.
 
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
 a steady writer under default settings; ``transaction`` lets one transaction of millions of rows
 pass and watches memory; ``processors`` weighs each processor against rendering alone, without any
-server; ``idle`` shows how soon a pipeline obeys and what it costs at rest; ``behind`` takes a
-best-effort sink away for a minute; the name of a sink measures its writer beside a bare client.
+server, and ``sensing`` schema sensing; ``idle`` shows how soon a pipeline obeys and what it costs
+at rest; ``behind`` takes a best-effort sink away for a minute; the name of a sink measures its
+writer beside a bare client.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from benchmarks import (
     idle,
     postgres_workload,
     processors,
+    sensing,
     sinks,
     stages,
     transaction,
@@ -54,7 +56,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
     parser.add_argument(
         "what",
-        choices=[*_WHOLE, "render", "processors", "idle", "behind", "exactly_once", *sinks.CASES],
+        choices=[
+            *_WHOLE,
+            "render",
+            "processors",
+            "sensing",
+            "idle",
+            "behind",
+            "exactly_once",
+            *sinks.CASES,
+        ],
         nargs="?",
         default="drain",
     )
@@ -75,6 +86,9 @@ def main() -> None:
     result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
     if asked.what == "processors":
         processors.main(RESULTS, result | {"machine": whole.machine()})
+        return
+    if asked.what == "sensing":
+        sensing.main(RESULTS, result | {"machine": whole.machine()})
         return
     if asked.what in sinks.CASES:
         sinks.main(asked.what, RESULTS, result | {"machine": whole.machine()})
