@@ -40,6 +40,7 @@ from benchmarks import (
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
+_ALONE = {"processors": processors, "sensing": sensing}
 _WHOLE = ("drain", "latency", "transaction")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
@@ -84,11 +85,8 @@ def main() -> None:
     if asked.what == "render":
         sys.exit(subprocess.call([sys.executable, str(Path(__file__).parent / "render.py")]))
     result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
-    if asked.what == "processors":
-        processors.main(RESULTS, result | {"machine": whole.machine()})
-        return
-    if asked.what == "sensing":
-        sensing.main(RESULTS, result | {"machine": whole.machine()})
+    if asked.what in _ALONE:
+        _ALONE[asked.what].main(RESULTS, result | {"machine": whole.machine()})
         return
     if asked.what in sinks.CASES:
         sinks.main(asked.what, RESULTS, result | {"machine": whole.machine()})
