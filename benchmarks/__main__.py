@@ -41,6 +41,7 @@ from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
 _ALONE = {"processors": processors, "sensing": sensing}
+_EVENTS = {"transaction": 5_000_000}
 _WHOLE = ("drain", "latency", "transaction")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
@@ -81,7 +82,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=20, help="measured time of latency")
     parser.add_argument("--local", action="store_true", help="without Spark")
     asked = parser.parse_args()
-    asked.events = asked.events or (5_000_000 if asked.what == "transaction" else 1_000_000)
+    asked.events = asked.events or _EVENTS.get(asked.what, 1_000_000)
     if asked.what == "render":
         sys.exit(subprocess.call([sys.executable, str(Path(__file__).parent / "render.py")]))
     result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
@@ -92,9 +93,8 @@ def main() -> None:
         sinks.main(asked.what, RESULTS, result | {"machine": whole.machine()})
         return
     if asked.what == "exactly_once":
-        engine = "process" if asked.local else "spark local[2]"
-        result |= {"machine": whole.machine(), "engine": engine}
         master = None if asked.local else "local[2]"
+        result |= {"machine": whole.machine(), "engine": f"spark {master}" if master else "process"}
         exactly_once.main(RESULTS, result, asked.events, master)
         return
     if asked.what == "behind":
