@@ -1,6 +1,7 @@
 """The incidents that need no server: provoked, seen and mended as the page says."""
 
 import http.server
+import re
 import sqlite3
 import threading
 from contextlib import closing, contextmanager
@@ -134,3 +135,11 @@ def test_every_row_of_the_table_leads_to_its_section():
     linked = {link.anchor for link in pages.links(pages.tokens(PAGE), PAGE) if not link.target}
 
     assert {pages.slug(head) for head in sections()} - {"incidents"} <= linked
+
+
+def test_every_alert_has_its_place():
+    rules = (CHECKOUT / "docs" / "monitoring" / "alerts.yaml").read_text()
+    alerts = set(re.findall(r"- alert: (\w+)", rules))
+
+    assert len(alerts) > 15
+    assert alerts == set(re.findall(r"`(DeltaForge[A-Z]\w+)`", PAGE.read_text()))
