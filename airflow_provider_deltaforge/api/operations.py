@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
+from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.api import documents, errors
 from airflow_provider_deltaforge.api.access import Caller
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
@@ -98,6 +99,16 @@ def _add_sinks(router: APIRouter, context: ApiContext) -> None:
 def _add_checks(router: APIRouter, context: ApiContext) -> None:
     may_read, may_operate = context.requires("read"), context.requires("operate")
     may_read_log = context.requires("read_log")
+
+    @router.get("/version", tags=["server"], dependencies=[may_read])
+    def get_version() -> dict[str, Any]:
+        """Return the release, and what this server can: start drivers, ask sources and sinks."""
+        elsewhere = context.elsewhere
+        return {
+            "version": __version__,
+            "starts_drivers": context.starter is not None,
+            "asks_servers": elsewhere is None or elsewhere.servers is None,
+        }
 
     @router.get("/pipelines/{name}/log", tags=["pipelines"], dependencies=[may_read_log])
     def get_log(

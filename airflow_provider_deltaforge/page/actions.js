@@ -2,7 +2,7 @@
 
 import { h, Fragment, useState } from "./react.js";
 import { Alert, Button, Dialog, Input } from "./kit.js";
-import { pipelinePath, useChange, useClient } from "./client.js";
+import { pipelinePath, useChange, useServer } from "./client.js";
 import { Field, Grid, Refusal, Row, Stack, Words } from "./parts.js";
 import { CopyDialog } from "./snapshots.js";
 
@@ -65,7 +65,7 @@ export const Actions = ({ leave, pipeline, refresh }) => {
   const [run, busy, error] = useChange();
   const [asking, setAsking] = useState(null);
   const { name, ops, status } = pipeline;
-  const { startsDrivers } = useClient();
+  const { asks_servers, starts_drivers } = useServer();
   const may = (right) => pipeline.rights.includes(right);
   const send = async (verb) => {
     await run((client) => client.send("POST", pipelinePath(name, verb)), verb);
@@ -83,10 +83,10 @@ export const Actions = ({ leave, pipeline, refresh }) => {
     may("operate") && h(Row, { end: true },
       wanted && ops.desired === "running" && HOLDABLE.has(status) && button("pause", "Pause", () => send("pause")),
       ops.desired === "paused" && !ENDED.has(status) && button("resume", "Resume", () => send("resume")),
-      startsDrivers && ENDED.has(status) && button("resume", "Start", () => send("resume")),
+      starts_drivers && ENDED.has(status) && button("resume", "Start", () => send("resume")),
       wanted && button("stop", "Stop…", () => setAsking("stop")),
       button("copy", "Copy tables…", () => setAsking("copy")),
-      startsDrivers && button("preflight", "Test…", () => setAsking("preflight")),
+      asks_servers && button("preflight", "Test…", () => setAsking("preflight")),
       may("admin") && stands && button("reset", "Reset positions…", () => setAsking("reset")),
       may("admin") && button("remove", "Delete…", () => setAsking("remove"))),
     h(Refusal, { error }),

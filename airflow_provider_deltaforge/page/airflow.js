@@ -36,7 +36,7 @@ const Chosen = ({ dagId }) => {
   const known = useAnswer("connections", {}, CONNECTIONS_EVERY_MS);
   const connections = known.data ?? [];
   const connId = query.get("conn_id") ?? connections[0] ?? DEFAULT;
-  const client = useMemo(() => clientOf({ base: BASE, query: { conn_id: connId }, startsDrivers: false }), [connId]);
+  const client = useMemo(() => clientOf({ base: BASE, query: { conn_id: connId } }), [connId]);
   if (!known.data && !known.error && !query.get("conn_id")) return h(Loading, null);
   // A pipeline of one store is unknown in another.
   const choose = (id) => setQuery(new URLSearchParams({ conn_id: id }));

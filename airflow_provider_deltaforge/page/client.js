@@ -16,9 +16,8 @@ class ApiError extends Error {
   }
 }
 
-// `base` ends in a slash; `query` is part of every address, `token` of every request; `startsDrivers`:
-// the server behind it starts drivers, and reaches what they reach.
-export const clientOf = ({ base, query = {}, startsDrivers, token = null }) => {
+// `base` ends in a slash; `query` is part of every address, `token` of every request.
+export const clientOf = ({ base, query = {}, token = null }) => {
   let ahead = 0;
   const address = (path, more = {}) => {
     const url = new URL(path, base);
@@ -57,7 +56,6 @@ export const clientOf = ({ base, query = {}, startsDrivers, token = null }) => {
     poll: ask,
     send: (method, path, body = {}, more = {}) =>
       ask(address(path, more), { body: method === "DELETE" ? undefined : JSON.stringify(body), method }),
-    startsDrivers,
     sendText: (path, text, type, method = "POST") => ask(address(path), { body: text, method, type }),
   };
 };
@@ -65,6 +63,11 @@ export const clientOf = ({ base, query = {}, startsDrivers, token = null }) => {
 export const Client = createContext(null);
 
 export const useClient = () => useContext(Client);
+
+// What the server behind the page can, as its route `version` says: start drivers, ask sources and sinks.
+export const Server = createContext({});
+
+export const useServer = () => useContext(Server);
 
 export const pipelinePath = (name, ...parts) => ["pipelines", name, ...parts].map(encodeURIComponent).join("/");
 

@@ -79,7 +79,7 @@ export const DeadLetters = ({ pipeline: { name, ops, rights } }) => {
   const queue = ops.dlq?.max_entries !== undefined && ops.dlq?.max_entries !== null;
   const dialogs = {
     ack: () => h(Confirm, { act: (api) => api.send("POST", `${path}/ack`, { up_to_seq: open.seq }), close: () => { setOpen(null); close(); },
-      title: `Forget everything up to number ${open.seq}?`, verb: "Forget them" }, h("p", null, "They are deleted from the queue, and were not delivered.")),
+      title: `Forget everything up to number ${open.seq}?`, verb: "Forget them" }, h("p", null, "They are deleted from the queue, and were not delivered; those that a filter hides, too.")),
     one: () => h(ReplayDialog, { began: (ticket) => setTickets([ticket, ...tickets]), close, name, wish: { first: open.seq, last: open.seq }, words: `number ${open.seq}` }),
     purge: () => h(Confirm, { act: (api) => api.send("DELETE", path), close, title: `Forget all dead letters of ${name}?`, verb: "Forget all", word: name },
       h("p", null, "They are deleted from the queue, and were not delivered.")),

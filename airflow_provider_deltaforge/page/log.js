@@ -2,7 +2,7 @@
 
 import { h, useEffect, useRef, useState } from "./react.js";
 import { Button } from "./kit.js";
-import { pipelinePath, useAnswer, useClient } from "./client.js";
+import { pipelinePath, useAnswer, useServer } from "./client.js";
 import { Change } from "./create.js";
 import { Answered, Command, Row, Stack } from "./parts.js";
 
@@ -33,13 +33,13 @@ export const Log = ({ pipeline: { name } }) =>
 
 export const Document = ({ pipeline: { name, rights, spec }, refresh }) => {
   const [changing, setChanging] = useState(false);
-  const { startsDrivers } = useClient();
+  const { starts_drivers } = useServer();
   const close = () => {
     setChanging(false);
     refresh();
   };
   return h(Stack, null,
-    startsDrivers && rights.includes("admin") && h(Row, null, h(Button, { onClick: () => setChanging(true) }, "Change…")),
+    starts_drivers && rights.includes("admin") && h(Row, null, h(Button, { onClick: () => setChanging(true) }, "Change…")),
     changing && h(Change, { close, name }),
     spec && Object.keys(spec).length
       ? h(Command, { label: "The document" }, JSON.stringify(spec, null, 2))

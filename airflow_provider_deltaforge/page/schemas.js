@@ -2,7 +2,7 @@
 
 import { h, Fragment, useState } from "./react.js";
 import { Button, Code, Select } from "./kit.js";
-import { pipelinePath, useAnswer, useChange } from "./client.js";
+import { pipelinePath, useAnswer, useChange, useServer } from "./client.js";
 import { moment, number, position } from "./format.js";
 import { Answered, Grid, Muted, Pairs, Refusal, Row, Section, Stack, ViewLink } from "./parts.js";
 import { useView } from "./view.js";
@@ -68,7 +68,7 @@ const Versions = ({ path, versions }) => {
       h(Diff, { from: left, path, to: right })));
 };
 
-const Table = ({ mayOperate, name, table }) => {
+const Table = ({ mayReload, name, table }) => {
   const path = pipelinePath(name, "schemas", qualifierOf(table), table.table);
   const schema = useAnswer(path, {}, SLOWLY_MS);
   const versions = useAnswer(`${path}/versions`, {}, SLOWLY_MS);
@@ -78,7 +78,7 @@ const Table = ({ mayOperate, name, table }) => {
     schema.refresh();
     versions.refresh();
   };
-  return h(Section, { aside: mayOperate && h(Button, { busy: busy !== null, inList: true, onClick: reload }, "Read the catalog again"), title: nameOf(table) },
+  return h(Section, { aside: mayReload && h(Button, { busy: busy !== null, inList: true, onClick: reload }, "Read the catalog again"), title: nameOf(table) },
     h(Refusal, { error }),
     h(Answered, { answer: schema }, (detail) => h(Fragment, null,
       h(Pairs, { pairs: [["version", number(detail.registry_version)], ["fingerprint", h(Code, null, detail.fingerprint)],
@@ -89,6 +89,7 @@ const Table = ({ mayOperate, name, table }) => {
 };
 
 export const Schemas = ({ pipeline: { name, rights } }) => {
+  const { asks_servers } = useServer();
   const view = useView();
   const answer = useAnswer(pipelinePath(name, "schemas"), {}, SLOWLY_MS);
   return h(Answered, { answer }, (tables) => {
@@ -105,6 +106,6 @@ export const Schemas = ({ pipeline: { name, rights } }) => {
           className: "df-open", key: nameOf(table), onClick: open(table),
         })),
       }),
-      selected && h(Table, { key: nameOf(selected), mayOperate: rights.includes("operate"), name, table: selected }));
+      selected && h(Table, { key: nameOf(selected), mayReload: asks_servers && rights.includes("operate"), name, table: selected }));
   });
 };

@@ -30,11 +30,11 @@ const SignIn = ({ error, signIn }) => {
 const Empty = () =>
   h(Stack, { narrow: true },
     h(Heading, { level: 2 }, "No pipelines yet"),
-    h("p", null, h(Words, { text: "Create one here from a document, or put documents into the folder that `deltaforge serve FOLDER` reads." })));
+    h("p", null, h(Words, { text: "Create one here from a document, or put documents into the folder that `deltaforge serve FOLDER` reads when it starts." })));
 
 const Page = () => {
   const [token, setToken] = useState(() => globalThis.sessionStorage.getItem(TOKEN));
-  const client = useMemo(() => clientOf({ base: BASE, startsDrivers: true, token }), [token]);
+  const client = useMemo(() => clientOf({ base: BASE, token }), [token]);
   const keep = (value) => {
     if (value) globalThis.sessionStorage.setItem(TOKEN, value);
     else globalThis.sessionStorage.removeItem(TOKEN);

@@ -34,9 +34,8 @@ def served(tmp_path_factory):
     context = ApiContext(opened_store, backend, fleet, by_token(opened_store))
     with closing(location.create()) as store:
         made = {scope: tokens.create(store, scope, scope) for scope in tokens.SCOPES}
-        app = create_app(context)
-        with beating(dsn, fill(store)), serving(app, "127.0.0.1:0") as url:
-            yield SimpleNamespace(url=url, store=store, tokens=made, place=place, app=app)
+        with beating(dsn, fill(store)), serving(create_app(context), "127.0.0.1:0") as url:
+            yield SimpleNamespace(url=url, store=store, tokens=made, context=context)
         fleet.close(5)
 
 

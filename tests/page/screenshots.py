@@ -12,7 +12,7 @@ import tempfile
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from airflow_provider_deltaforge.api.access import anybody
+from airflow_provider_deltaforge.api.access import on_this_machine
 from airflow_provider_deltaforge.api.app import create_app
 from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.server import serving
@@ -111,7 +111,7 @@ def _alone(path):
     location = StoreLocation.from_dsn(dsn)
     backend = LocalBackend(path.with_suffix(".jobs"))
     fleet = Fleet(location, backend, LaunchSpec("", 0, "stream_job.py", dsn))
-    context = ApiContext(lambda: closing(location.open()), backend, fleet, anybody)
+    context = ApiContext(lambda: closing(location.open()), backend, fleet, on_this_machine())
     with closing(location.create()) as store:
         filled = fill(store, hostile=False)
         with beating(dsn, filled), serving(create_app(context), "127.0.0.1:0") as url:

@@ -3,11 +3,17 @@
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 import httpx
 import pytest
 
+from airflow_provider_deltaforge.api.access import on_this_machine
+from airflow_provider_deltaforge.api.app import create_app
+from airflow_provider_deltaforge.api.context import Elsewhere
 from airflow_provider_deltaforge.api.page import FILES, HEADERS
+from airflow_provider_deltaforge.api.server import serving
+from airflow_provider_deltaforge.control import tokens
 from airflow_provider_deltaforge.storage.records.control import Control
 from tests.page.browser import PHONE, opened
 from tests.page.fleet import HOSTILE
@@ -70,6 +76,26 @@ def test_a_token_is_asked_for_once_and_kept_in_the_tab(served, page):
     page.get_by_role("button", name="Sign out").click()
     page.get_by_label("Token").wait_for()
     assert page.evaluate("sessionStorage.length") == 0
+
+    page.get_by_label("Token").fill(tokens.create(served.store, "guest", "read"))
+    page.keyboard.press("Enter")
+    page.get_by_role("tab", name="Overview").wait_for()
+    tokens.revoke(served.store, "guest")
+    page.get_by_label("Token").wait_for()
+    assert page.get_by_text("orders").count() == 0, "what was seen is gone with the token"
+
+
+def test_what_the_server_cannot_do_is_not_offered(served, browser):
+    elsewhere = Elsewhere(documents="none here", starts="nothing does", servers="nobody")
+    lent = replace(served.context, starter=None, elsewhere=elsewhere, authority=on_this_machine())
+    with serving(create_app(lent), "127.0.0.1:0") as url, opened(browser, url) as page:
+        page.goto("/")
+        page.get_by_role("link", name="payments", exact=True).wait_for()
+        assert page.get_by_role("button", name="New pipeline…").count() == 0
+        page.get_by_role("link", name="payments", exact=True).click()
+        page.get_by_role("button", name="Delete…").wait_for()
+        for name in ("Start", "Test…"):
+            assert page.get_by_role("button", name=name).count() == 0
 
 
 def test_the_list_is_filtered_and_the_view_is_in_the_address(enter):
