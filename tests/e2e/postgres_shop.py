@@ -10,7 +10,7 @@ import psycopg
 from tests.servers.process import Server
 from tests.waiting import wait_for
 
-TABLES = ["public.orders", "public.items", "public.visits"]
+TABLES = ["public.orders", "public.items", "public.visits", "public.carts"]
 ROOTS = {"public.visits_odd": "public.visits", "public.visits_even": "public.visits"}
 _UTC = "-c timezone=UTC"
 
@@ -29,6 +29,7 @@ _CREATE = (
         PRIMARY KEY (id, odd)) PARTITION BY LIST (odd)""",
     "CREATE TABLE visits_odd PARTITION OF visits FOR VALUES IN (1)",
     "CREATE TABLE visits_even PARTITION OF visits FOR VALUES IN (0)",
+    "CREATE TABLE carts (id uuid PRIMARY KEY, changed timestamptz(6), total int)",
     "CREATE SCHEMA elsewhere",
     "CREATE TABLE elsewhere.noise (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text text)",
 )
@@ -57,6 +58,11 @@ def create(server: Server, database: str, orders: int) -> str:
         connection.execute(
             "INSERT INTO visits (odd, page) SELECT n %% 2, '/' FROM generate_series(1, %s) AS n",
             (orders // 4,),
+        )
+        connection.execute(
+            "INSERT INTO carts SELECT md5(n::text)::uuid, now(), 0"
+            " FROM generate_series(1, %s) AS n",
+            (orders,),
         )
     return owner
 
@@ -136,11 +142,24 @@ class Writers:
         with connection.transaction(force_rollback=chance.random() < 0.05):
             for _ in range(chance.randint(1, 5)):
                 self._change(connection, chance)
+            if chance.random() < 0.3:
+                self._fill_a_cart(connection, chance)
             if chance.random() < 0.1:
                 # What a subtransaction that is taken back did is in the log, and never happened.
                 with connection.transaction(force_rollback=True):
                     self._change(connection, chance)
                 self._change(connection, chance)
+
+    def _fill_a_cart(self, connection: Any, chance: random.Random) -> None:
+        cart = chance.randint(1, 600)
+        if chance.random() < 0.2:
+            connection.execute("DELETE FROM carts WHERE id = md5(%s::text)::uuid", (cart,))
+            return
+        connection.execute(
+            "INSERT INTO carts VALUES (md5(%s::text)::uuid, clock_timestamp(), 1) ON CONFLICT (id)"
+            " DO UPDATE SET total = carts.total + 1, changed = EXCLUDED.changed",
+            (cart,),
+        )
 
     def _change(self, connection: Any, chance: random.Random) -> None:
         order, kind = chance.randint(1, 400), chance.random()

@@ -52,11 +52,13 @@ def batch(*rows, end=None, **flags):
     return ChangeBatch(rows, Positions(), {"tx": last if end is None else end}, "s", 1, **flags)
 
 
-def seam(cuts, upto=(), columns=("id",), ended=None):
+def seam(cuts, upto=(), columns=("id",), ended=None, order=()):
     """Return the seam of a table whose chunks end at ``upto`` and were read at ``cuts``."""
     chunks = []
     for at, cut in enumerate(cuts):
         bounds = {"columns": list(columns)}
+        if order:
+            bounds["order"] = list(order)
         if at < len(upto):
             bounds["upto"] = list(upto[at])
         chunks.append((TableChunk(f"{NAME}:{at}", "db", None, "t", bounds), {"tx": cut}))
@@ -111,6 +113,29 @@ def test_keys_of_integers_tell_their_chunk(columns, upto, below, above):
     found = left(seam([9, 1], upto=[upto], columns=columns).without_shown(rows))
 
     assert found == [("u", 4, above)]
+
+
+UUIDS = [f"0a{n}00000-0000-4000-8000-0000000000aa" for n in "19af"]
+
+
+@pytest.mark.parametrize("names", [("id",), ("a", "id")])
+def test_keys_of_uuids_tell_their_chunk(names):
+    first = {"a": 5} if len(names) > 1 else {}
+    order = [*(["bigint"] * len(first)), "uuid"]
+    rows = batch(*(change("u", 4, {**first, "id": text}) for text in UUIDS))
+
+    joined = seam([9, 1], upto=[(*first.values(), UUIDS[1])], columns=names, order=order)
+
+    found = left(joined.without_shown(rows))
+    assert found == [("u", 4, {**first, "id": text}) for text in UUIDS[2:]]
+
+
+def test_texts_that_look_like_uuids_are_in_the_order_of_their_collation():
+    rows = batch(*(change("u", 4, {"id": text}) for text in UUIDS))
+
+    joined = seam([9, 1], upto=[(UUIDS[1],)], order=['text collation "da_DK"'])
+
+    assert joined.without_shown(rows) is rows
 
 
 @pytest.mark.parametrize(

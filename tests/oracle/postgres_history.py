@@ -159,7 +159,7 @@ def shape(kind: str, text: str) -> Any:
         if not text.endswith("+00"):
             raise ValueError(f"{text!r} is not in UTC: the shop's sessions must be")
         return text.removesuffix("+00").replace(" ", "T") + "Z"
-    if kind.startswith(("numeric", "text", "character varying")):
+    if kind.startswith(("numeric", "text", "character varying", "uuid")):
         return text
     raise ValueError(f"the oracle knows no type {kind!r}")
 

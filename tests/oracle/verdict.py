@@ -105,13 +105,25 @@ def _missing(history: Sequence[Change], seen: Sequence[Seen]) -> list[str]:
     What a copy of a row shows needs not arrive: the first changes of its key, up to the state that
     the copy has; of a row that is in no copy, up to one where it was gone.
     """
-    arrived = _arrived(seen)
+    arrived, copies = _arrived(seen), _copies(seen)
+    if not copies:
+        return _told("never arrived", [c.name for c in history if c.name not in arrived])
     lost = [
         change.name
         for key, changes in _by_key(history).items()
-        for change in _not_shown(key, changes, arrived, _copies(seen).get(key, []))
+        for change in _not_shown(key, changes, arrived, copies.get(key, []))
+    ]
+    lost += [
+        c.name for c in history if isinstance(c.key, AllRows) and not _covered(c, history, seen)
     ]
     return _told("never arrived", list(dict.fromkeys(lost)))
+
+
+def _covered(truncation: Change, history: Sequence[Change], seen: Sequence[Seen]) -> bool:
+    """Return whether a truncation arrived, or nothing of its table from before it did."""
+    names = {event.name for event in seen if _table_of(event.key) == truncation.key.table}
+    earlier = history[: history.index(truncation)]
+    return truncation.name in names or not any(change.name in names for change in earlier)
 
 
 def _not_shown(

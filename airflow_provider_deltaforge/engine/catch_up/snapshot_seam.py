@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 _ROW_OPS = ("c", "u", "d")
 # 19 digits that begin with 9 may be more than an int64 holds.
 _INTEGER = "-?(?:[0-9]{1,18}|[1-8][0-9]{18})"
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_UUID_CHARS = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,14 @@ class TableCuts:
         cuts: of the chunks in key order, if it can be told which chunk a row is in.
         upto: the last key of each chunk but the last, see ``_sortable``.
         columns: that the chunks are cut by.
+        kinds: of their values, as patterns of their texts.
     """
 
     common: Position
     cuts: Sequence[Position] = ()
     upto: Any = None
     columns: Sequence[str] = ()
+    kinds: Sequence[str] = ()
 
     @classmethod
     def of(
@@ -67,33 +71,49 @@ class TableCuts:
         common = cuts[0] if len(cuts) == 1 else source.common_cut(cuts)
         if common is None:
             return None
-        columns = chunks[0][0].bounds.get("columns", ())
+        bounds = chunks[0][0].bounds
+        columns = bounds.get("columns", ())
         upto = [chunk.bounds.get("upto") or () for chunk, _ in chunks[:-1]]
         if not columns or not upto or any(len(key) != len(columns) for key in upto):
             return cls(common)
-        if not all(re.fullmatch(_INTEGER, str(value)) for key in upto for value in key):
+        # Texts that look alike are ordered by their column's collation.
+        are_uuids = [order == "uuid" for order in bounds.get("order", [""] * len(columns))]
+        kinds = [_UUID if is_uuid else _INTEGER for is_uuid in are_uuids]
+        texts = [[str(key[at]) for key in upto] for at in range(len(columns))]
+        pairs = zip(kinds, texts, strict=True)
+        if not all(re.fullmatch(kind, text) for kind, column in pairs for text in column):
             return cls(common)
-        keys = _sortable(np.array([[int(value) for value in key] for key in upto], np.int64))
-        if np.any(keys[1:] <= keys[:-1]):  # Not in the order of numbers.
+        keys = _sortable(kinds, [pa.array(column) for column in texts])
+        if np.any(keys[1:] <= keys[:-1]):  # Not in the order that is known here.
             return cls(common)
-        return cls(common, cuts, keys, columns)
+        return cls(common, cuts, keys, columns, kinds)
 
     def chunk_of(self, keys: pa.Array) -> Any:
         """Return which chunk each key is in, -1 where that is not known; keys are JSON texts."""
-        fields = (f"{re.escape(orjson.dumps(name).decode())}:" for name in self.columns)
-        values = (f"(?P<value{at}>{_INTEGER})" for at in range(len(self.columns)))
-        pairs = ",".join(map("".join, zip(fields, values, strict=True)))
-        found = pc.extract_regex(keys.cast(pa.utf8()), rf"^\{{{pairs}(?:,.*)?\}}$")
+        fields = []
+        for at, (name, kind) in enumerate(zip(self.columns, self.kinds, strict=True)):
+            quote = '"' if kind == _UUID else ""
+            fields.append(
+                f"{re.escape(orjson.dumps(name).decode())}:{quote}(?P<v{at}>{kind}){quote}"
+            )
+        found = pc.extract_regex(keys.cast(pa.utf8()), rf"^\{{{','.join(fields)}(?:,.*)?\}}$")
         texts = [pc.fill_null(text, "0") for text in found.flatten()]
-        numbers = np.stack([text.cast(pa.int64()).to_numpy() for text in texts], axis=1)
-        places = np.searchsorted(self.upto, _sortable(numbers))
+        places = np.searchsorted(self.upto, _sortable(self.kinds, texts))
         return np.where(np.asarray(found.is_valid()), places, -1)
 
 
-def _sortable(keys: Any) -> Any:
-    """Return keys of integers, int64 (keys, columns), as bytes in the same order."""
-    raised = np.ascontiguousarray(keys).view(np.uint64) ^ np.uint64(1 << 63)
-    return raised.astype(">u8").view(f"S{8 * keys.shape[1]}").ravel()
+def _sortable(kinds: Sequence[str], columns: Sequence[pa.Array]) -> Any:
+    """Return keys, given as texts column by column, as bytes in the keys' order."""
+    parts = []
+    for kind, texts in zip(kinds, columns, strict=True):
+        if kind == _UUID:
+            padded = np.array(texts.to_pylist(), f"S{_UUID_CHARS}")
+            parts.append(padded.view(np.uint8).reshape(-1, _UUID_CHARS))
+        else:
+            raised = texts.cast(pa.int64()).to_numpy().view(np.uint64) ^ np.uint64(1 << 63)
+            parts.append(raised.astype(">u8").view(np.uint8).reshape(-1, 8))
+    whole = np.ascontiguousarray(np.hstack(parts))
+    return whole.view(f"S{whole.shape[1]}").ravel()
 
 
 class SnapshotSeam:
