@@ -50,7 +50,7 @@ def test_nothing_is_fetched_from_another_host(site):
 def test_the_navigation_is_the_index(site):
     page = (site / "index.html").read_text()
 
-    assert re.search(r'class="caption"[^>]*><span[^>]*>See it and mend it</span>', page)
+    assert re.search(r'class="caption"[^>]*><span[^>]*>Mend it</span>', page)
     assert re.search(r'<li class="toctree-l1"><a[^>]+href="operations.html">Operations</a>', page)
 
 
