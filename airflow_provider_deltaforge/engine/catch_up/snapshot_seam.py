@@ -184,7 +184,8 @@ class SnapshotSeam:
                 self._ahead.pop(0)
         if self._tables and not self._ahead:
             self._tables = {}
-            _log.info("%d changes were left out, which the snapshot's rows show", self._left_out)
+            if self._left_out:
+                _log.info("left out %d changes that the snapshot's rows show", self._left_out)
 
     def _look_through(self, batch: ChangeBatch) -> pa.RecordBatch:
         rows = batch.rows

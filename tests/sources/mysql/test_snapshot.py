@@ -34,6 +34,12 @@ def plain_server(tmp_path_factory):
     server.stop()
 
 
+DIGITS = " UNION ALL ".join(f"SELECT {n} d" for n in range(10))
+TEN_THOUSAND = "SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d seq FROM " + ", ".join(
+    f"({DIGITS}) {name}" for name in "abce"
+)
+
+
 def keep_writing(server, stop):
     """Insert rows one by one, each its own transaction, until told to stop."""
 
@@ -148,6 +154,34 @@ def test_a_view_among_commits_that_never_pause_says_only_what_it_surely_contains
     check_race(source, begun, views, everything)
     for visible, (_, seen) in zip(told_visible(source, begun, views), views, strict=True):
         assert visible <= seen
+
+
+@pytest.mark.parametrize("name", ["mysql_server", "mariadb_server"])
+def test_all_parts_of_a_large_transaction_are_in_a_view_or_none(name, request):
+    server = request.getfixturevalue(name)
+    fresh_database(server, "wide", "CREATE TABLE t (id int primary key, note varchar(800))")
+    source = source_of(server, "wide", user="root", ssl_mode="disabled")
+    snapshotter = source.open_snapshot()
+    begun = snapshotter.begin()
+    rows = "SELECT seq + {}, repeat('x', 800) FROM (" + TEN_THOUSAND + ") numbers"
+    sql.execute(server, f"INSERT INTO wide.t {rows.format(0)}")
+    (chunk,) = snapshotter.plan(10_000_000)
+    cut = next(iter(snapshotter.read(chunk, "run"))).end
+    sql.execute(server, f"INSERT INTO wide.t {rows.format(20_000)}")
+    snapshotter.close()
+
+    reader, told, parts = source.open(begun), {}, 0
+    while len(told) < 20_000:
+        segment = reader.read(0.5)
+        if segment is not None:
+            batch = reader.decode(segment)
+            parts += batch.open_tx
+            ids = [json.loads(text)["id"] for text in batch.rows["after"].to_pylist()]
+            told.update(zip(ids, source.visible(cut, batch).tolist(), strict=True))
+    reader.close()
+
+    assert parts > 0
+    assert {number for number, is_shown in told.items() if is_shown} == set(range(10_000))
 
 
 def test_without_gtids_a_missing_privilege_is_named(plain_server):
