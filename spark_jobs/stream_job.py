@@ -5,7 +5,8 @@ argument. Exit codes: 0 drained or stopped, 2 the document is wrong, 3 may work 
 must act.
 """
 
+from airflow_provider_deltaforge.control.push import pushing_pipeline
 from airflow_provider_deltaforge.engine.spark.application import main_stream
 
 if __name__ == "__main__":
-    main_stream()
+    main_stream(pushing_pipeline)

@@ -1,7 +1,7 @@
 """How often each route of the REST API is asked, and how long it takes to answer."""
 
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -43,6 +43,10 @@ class RequestCounts:
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(seconds)
+
+    def families(self) -> Iterator[Any]:
+        """Yield everything as families of ``prometheus_client``."""
+        yield from self._registry.collect()
 
     def exposition(self) -> bytes:
         """Return everything as Prometheus text, without the times at which series began."""

@@ -17,11 +17,13 @@ def driver(
     generation: Annotated[int, typer.Option(help="Of the control record.")],
 ) -> None:
     """Run one pipeline until it is asked to end; the exit code says how it ended."""
+    from airflow_provider_deltaforge.control.push import pushing_pipeline
     from airflow_provider_deltaforge.engine.driver.local import run_local
 
     logs.configure({"pipeline": pipeline})
-    with stop_signals() as leaving:
-        code = run_local(pipeline, StoreLocation.from_environment(), generation, leaving)
+    location = StoreLocation.from_environment()
+    with stop_signals() as leaving, pushing_pipeline(pipeline, location) as pushes:
+        code = run_local(pipeline, location, generation, leaving, pushes_metrics=pushes)
     raise typer.Exit(code)
 
 

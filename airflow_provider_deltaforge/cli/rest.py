@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -15,7 +15,9 @@ from airflow_provider_deltaforge.api.server import serving, split_address
 from airflow_provider_deltaforge.cli.options import err, opened
 from airflow_provider_deltaforge.control import tokens
 from airflow_provider_deltaforge.control.launch import Backend
-from airflow_provider_deltaforge.control.metrics import Observed
+from airflow_provider_deltaforge.control.metrics import Observed, families, without_pushing
+from airflow_provider_deltaforge.control.metrics import observe as observe_all
+from airflow_provider_deltaforge.control.status import status, statuses
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 
@@ -114,6 +116,28 @@ def serving_fleet(context: ApiContext, access: Access, metrics_addr: str) -> Ite
             err.print(f"metrics are at {url}/metrics", highlight=False)
         app = create_app(context, origins=access.origins)
         yield servers.enter_context(serving(app, access.api_addr))
+
+
+def fleet_metrics(context: ApiContext) -> Callable[[], Iterator[Any]]:
+    """Return what collects the metrics that are sent from here; drivers may send their own."""
+
+    def collect() -> Iterator[Any]:
+        with context.open_store() as store:
+            found = observe_all(store, statuses(store, context.backend))
+        yield from families(without_pushing(found))
+        yield from context.request_counts.families()
+
+    return collect
+
+
+def observed(store: Store, name: str, backend: Backend) -> Observed:
+    """Return one pipeline with what its driver measures."""
+    return observe_all(store, [status(store, name, backend)])[0]
+
+
+def run_metrics(observe: Callable[[], Sequence[Observed]]) -> Callable[[], Iterator[Any]]:
+    """Return what collects the metrics of these pipelines that are sent from here."""
+    return lambda: families(without_pushing(observe()))
 
 
 @contextmanager

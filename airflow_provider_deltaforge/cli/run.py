@@ -36,21 +36,29 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
     stream_script,
 )
-from airflow_provider_deltaforge.cli.rest import Access, CorsOption, NoAuthOption, serving_run
+from airflow_provider_deltaforge.cli.rest import (
+    Access,
+    CorsOption,
+    NoAuthOption,
+    observed,
+    run_metrics,
+    serving_run,
+)
 from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend, settle
 from airflow_provider_deltaforge.control.launch import Handle, LaunchSpec
 from airflow_provider_deltaforge.control.launch_local import LocalBackend, command_without_spark
-from airflow_provider_deltaforge.control.metrics import Observed, observe
+from airflow_provider_deltaforge.control.metrics import Observed
 from airflow_provider_deltaforge.control.spark_submit import check_master
-from airflow_provider_deltaforge.control.status import PipelineStatus, status
+from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import DRAINED, RestartDecision
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import documents_at, load, read_document
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.telemetry.otlp import of_drivers, pushing
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")
@@ -119,7 +127,8 @@ def run(  # noqa: PLR0917 - a command's options
     backend = backend_of(dsn)
     with opened(dsn, create=True) as state, stop_signals() as stopping:
         name = pipelines.apply(state, text).name
-        with serving_run(lambda: [_observed(state, name, backend)], access, dsn, backend):
+        observe = lambda: [observed(state, name, backend)]  # noqa: E731
+        with serving_run(observe, access, dsn, backend), pushing(run_metrics(observe)):
             if standby and not _wait_for_turn(state, name, backend, stopping):
                 return
             if local:
@@ -154,7 +163,8 @@ def _run_folder(files: Sequence[Path], settings: _Settings, access: Access) -> i
         (store,) = stores if len(stores) == 1 else (None,)
         backend = backend_of(store) if store is not None else None
         observe = lambda: [look() for look in list(looks)]  # noqa: E731
-        with serving_run(observe, access, store, backend, alone=False):
+        serving = serving_run(observe, access, store, backend, alone=False)
+        with serving, pushing(run_metrics(observe)):
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -205,7 +215,7 @@ def _run_document(
             backend = replace(backend, compose=command_without_spark)
         with opened(dsn, create=True) as state:
             name = pipelines.apply(state, text).name
-            looks.append(partial(_observed, state, name, backend))
+            looks.append(partial(observed, state, name, backend))
             if settings.standby and not _wait_for_turn(state, name, backend, stopping):
                 return OK
             job = LaunchSpec(name, 0, stream_script(local=settings.local), dsn, settings.master)
@@ -228,9 +238,9 @@ def owner_token() -> str:
 def _run_driver(
     state: Store, job: LaunchSpec, backend: LocalBackend, stopping: threading.Event
 ) -> RestartDecision:
-    owner = owner_token()
+    owner, job = owner_token(), replace(job, environment=of_drivers())
     started = starting.start(state, job, backend, owner, resume=True)
-    job = LaunchSpec(job.pipeline, started.generation, job.script, job.store, job.master)
+    job = replace(job, generation=started.generation)
     word = "adopted" if started.adopted else "started"
     err.print(f"{word} {job.name}; its log: {backend.links(started.handle)['driver log']}")
     task = Attendance(state, backend, job, owner)
@@ -274,11 +284,14 @@ class _Attending:
                     self._task,
                     stopping=self._stopping.is_set,
                     changed=self._changed,
-                    sleep=lambda seconds: _wait(self._stopping, seconds),
+                    sleep=self._rest,
                 )
             )
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self._done.put(error)
+
+    def _rest(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
 
     def _changed(self, present: PipelineStatus) -> None:
         self.handle = present.handle or self.handle
@@ -359,7 +372,7 @@ def _run_lane(
                 if verdict.action != "restart" or stopping.is_set():
                     return verdict
                 err.print(f"restarting in {verdict.wait_s:.0f} s: {verdict.reason}")
-                _wait(stopping, verdict.wait_s)
+                stopping.wait(verdict.wait_s)
                 starting.count_restart(state, name, generation, owner)
         finally:
             if stopping.is_set():
@@ -413,10 +426,6 @@ def _reporter() -> Callable[[PipelineStatus], None]:
     return report
 
 
-def _observed(state: Store, name: str, backend: LocalBackend) -> Observed:
-    return observe(state, [status(state, name, backend)])[0]
-
-
 def _retry(call: Callable[[], Result], stopping: threading.Event) -> Result:
     """Repeat a call to the store: while it is away nothing is known, so nothing is decided."""
 
@@ -425,10 +434,6 @@ def _retry(call: Callable[[], Result], stopping: threading.Event) -> Result:
         err.print(f"state store: {state_text}", highlight=False)
 
     return retry_until(call, tell, stopping.is_set, stopping.wait)
-
-
-def _wait(stopping: threading.Event, seconds: float) -> None:
-    stopping.wait(seconds)
 
 
 def _tell(name: str, verdict: RestartDecision) -> int:

@@ -24,6 +24,7 @@ from airflow_provider_deltaforge.cli.rest import (
     Access,
     CorsOption,
     NoAuthOption,
+    fleet_metrics,
     say_without_tokens,
     serving_fleet,
 )
@@ -40,6 +41,7 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import documents_at, read_document
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.telemetry.otlp import of_drivers, pushing
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _DRAIN_S = 20.0
@@ -88,14 +90,15 @@ def serve(  # noqa: PLR0917 - a command's options
         compose=command_without_spark if local else spark_submit.command,
         term_grace_s=_DRAIN_S,
     )
-    job = LaunchSpec("", 0, stream_script(local=local), store, master)
+    script = stream_script(local=local)
+    job = LaunchSpec("", 0, script, store, master, environment=of_drivers())
     with opened(store, create=True) as state, stop_signals() as stopping:
         if not no_auth:
             say_without_tokens(state)
         fleet = Fleet(location, backend, job, _report)
         _start_all(fleet, state, store, texts, documents)
         context = ApiContext(partial(opened, store), backend, fleet, access.authority(store))
-        with serving_fleet(context, access, metrics_addr) as url:
+        with serving_fleet(context, access, metrics_addr) as url, pushing(fleet_metrics(context)):
             err.print(
                 f"the page and the REST API are at {url}; Ctrl-C ends the server and the drivers",
                 highlight=False,

@@ -16,10 +16,12 @@ from tests.waiting import PATIENCE_S, wait_for
 class Driving:
     """A driver in a thread."""
 
-    def __init__(self, pipeline, drive=drive_stream, generation=1):
+    def __init__(self, pipeline, drive=drive_stream, generation=1, **more):
         self.outcome = None
         tuning = getattr(pipeline, "tuning", TUNING)
-        assignment = DriverArguments(pipeline.name, pipeline.location, generation, tuning=tuning)
+        assignment = DriverArguments(
+            pipeline.name, pipeline.location, generation, tuning=tuning, **more
+        )
         run = lambda: setattr(self, "outcome", drive(assignment, LocalRunner()))  # noqa: E731
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()

@@ -22,7 +22,16 @@ from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.measurements import all_measurements, measurements
 
-__all__ = ["OF_STORE", "PREFIX", "ROWS", "MetricRow", "Observed", "families", "observe"]
+__all__ = [
+    "OF_STORE",
+    "PREFIX",
+    "ROWS",
+    "MetricRow",
+    "Observed",
+    "families",
+    "observe",
+    "without_pushing",
+]
 
 ROWS: tuple[MetricRow, ...] = (
     *pipelines.ROWS,
@@ -50,6 +59,15 @@ def observe(store: Store, found: Sequence[PipelineStatus]) -> list[Observed]:
         return [Observed(found[0], measurements(store, found[0].name))]
     measured = all_measurements(store) if found else {}
     return [Observed(present, measured.get(present.name)) for present in found]
+
+
+def without_pushing(observed: Sequence[Observed]) -> list[Observed]:
+    """Return the pipelines whose driver does not send its metrics to OpenTelemetry by itself."""
+    return [
+        each
+        for each in observed
+        if each.measured is None or not (each.measured.pushes and each.status.alive)
+    ]
 
 
 def families(observed: Sequence[Observed]) -> Iterator[Metric]:

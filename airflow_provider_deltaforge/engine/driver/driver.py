@@ -60,6 +60,8 @@ class DriverArguments:
     leaving: threading.Event | None = None
     """Set once this process is to end, whether or not the store is there to say so."""
     tuning: Tuning = TUNING
+    pushes_metrics: bool = False
+    """This process sends its metrics to OpenTelemetry."""
 
 
 def drive_stream(assignment: DriverArguments, runner: Runner) -> Outcome:
@@ -165,6 +167,7 @@ def _take_over(assignment: DriverArguments, driver: str) -> TaskContext:
         assignment.application_id,
         assignment.leaving,
         assignment.tuning,
+        assignment.pushes_metrics,
     )
     context = TaskContext.open(job, renew=False)
     context.pipeline.refuse_unbuilt()

@@ -71,6 +71,8 @@ def run_local(
     location: StoreLocation,
     generation: int,
     leaving: threading.Event | None = None,
+    *,
+    pushes_metrics: bool = False,
 ) -> int:
     """Run a pipeline in this process until it is asked to end; return an exit code.
 
@@ -79,7 +81,10 @@ def run_local(
         location: of the state store.
         generation: of the control record.
         leaving: ends it as well, also while the store is away.
+        pushes_metrics: see ``DriverArguments``.
     """
     stay_lean()
-    assignment = DriverArguments(pipeline, location, generation, leaving=leaving)
+    assignment = DriverArguments(
+        pipeline, location, generation, leaving=leaving, pushes_metrics=pushes_metrics
+    )
     return drive_stream(assignment, LocalRunner()).exit_code

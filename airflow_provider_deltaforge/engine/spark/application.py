@@ -6,8 +6,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
@@ -24,13 +24,21 @@ from airflow_provider_deltaforge.telemetry import logs
 _PARENT_POLL_S = 1.0
 
 
-def stream_main(arguments: Sequence[str] | None = None) -> int:
+Beside = Callable[[str, StoreLocation], AbstractContextManager[bool]]
+"""Sends a pipeline's metrics while its driver works; yields whether it does."""
+
+
+def _nothing(_name: str, _location: StoreLocation) -> AbstractContextManager[bool]:
+    return nullcontext(enter_result=False)
+
+
+def stream_main(arguments: Sequence[str] | None = None, beside: Beside = _nothing) -> int:
     """Run ``stream_job.py``; return its exit code."""
     parsed = _parser("Run one pipeline on Spark until it is told to end.").parse_args(arguments)
-    return _run(parsed, "stream", drive_stream)
+    return _run(parsed, "stream", drive_stream, beside)
 
 
-def snapshot_main(arguments: Sequence[str] | None = None) -> int:
+def snapshot_main(arguments: Sequence[str] | None = None, beside: Beside = _nothing) -> int:
     """Run ``snapshot_job.py``; return its exit code."""
     parser = _parser("Copy a pipeline's tables on Spark.")
     parser.add_argument(
@@ -43,6 +51,7 @@ def snapshot_main(arguments: Sequence[str] | None = None) -> int:
         parsed,
         "snapshot",
         lambda assignment, runner: drive_snapshot(assignment, runner, own=not parsed.requests),
+        beside,
     )
 
 
@@ -53,7 +62,7 @@ def _parser(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(parsed: argparse.Namespace, kind: str, drive: Any) -> int:
+def _run(parsed: argparse.Namespace, kind: str, drive: Any, beside: Beside) -> int:
     stay_lean()
     from airflow_provider_deltaforge.engine.spark.runner import SparkRunner
     from airflow_provider_deltaforge.engine.spark.session import jvm_may_die, session
@@ -71,10 +80,15 @@ def _run(parsed: argparse.Namespace, kind: str, drive: Any) -> int:
     except DeltaForgeError as error:
         outcome = Outcome.of(error)
     else:
-        assignment = DriverArguments(
-            parsed.pipeline, _travelling(location), parsed.generation, application_id
-        )
-        outcome = drive(assignment, SparkRunner(spark))
+        with beside(parsed.pipeline, location) as pushes:
+            assignment = DriverArguments(
+                parsed.pipeline,
+                _travelling(location),
+                parsed.generation,
+                application_id,
+                pushes_metrics=pushes,
+            )
+            outcome = drive(assignment, SparkRunner(spark))
     logging.getLogger(__name__).info("ended: %s %s", outcome.why, outcome.reason or "")
     if spark is not None:
         with suppress(RetryableError), jvm_may_die():
@@ -104,11 +118,11 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def main_stream() -> None:
+def main_stream(beside: Beside = _nothing) -> None:
     """Entry of the script."""
-    sys.exit(stream_main())
+    sys.exit(stream_main(beside=beside))
 
 
-def main_snapshot() -> None:
+def main_snapshot(beside: Beside = _nothing) -> None:
     """Entry of the script."""
-    sys.exit(snapshot_main())
+    sys.exit(snapshot_main(beside=beside))
