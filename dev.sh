@@ -7,6 +7,7 @@ VENV=.venv
 PY=$VENV/bin/python
 SETUP_LOG=.deltaforge/setup.log
 SITE=.deltaforge/site
+IMAGE=${DELTAFORGE_IMAGE:-deltaforge:local}
 POLICY=/usr/sbin/policy-rc.d
 
 # The tests start hundreds of Pythons. Where no bytecode may be written, as in many container images,
@@ -32,7 +33,8 @@ Check it
   bench [name]                 the measurements behind the figures in the docs
 
 Servers (native, loopback only; state below .deltaforge/servers)
-  up [names]                   start mysql postgres kafka, or of: mysql mariadb postgres postgres18 kafka redis nats schema_registry
+  up [names]                   start mysql postgres kafka redis nats, or of: mysql mariadb postgres postgres18 kafka redis nats
+                               schema_registry
   down [names]                 stop them; their data stays
   ps                           which ones run, and their addresses
   k-create TOPIC [PARTITIONS]  create a Kafka topic
@@ -51,8 +53,20 @@ Servers (native, loopback only; state below .deltaforge/servers)
 Build it
   setup                        only install what the other verbs need
   build                        wheel and source distribution into dist/
+  build-release                the same from an empty dist/, and a look into the wheel
+  release-check                check, test, build-release, docs-build, docker-all: all that a release needs
   docs [PORT]                  build the site of docs/ and serve it on http://127.0.0.1:8400
   docs-build [DIRECTORY]       only build it, into .deltaforge/site; a broken link is an error
+
+Container images (need a running docker; DELTAFORGE_IMAGE names them, default deltaforge:local)
+  docker                       build the image
+  docker-debug                 build the image with a shell's tools, on top of it
+  docker-test                  run a pipeline in the image until it is healthy
+  docker-test-debug            the same with the debug image
+  docker-all                   build and test both
+  docker-shell                 a shell in the debug image
+  docker-multi-setup           make the builder for several architectures, once
+  docker-multi [--push]        build for amd64 and arm64; without --push only to see that it works
 
 The environment lives in .venv and is renewed when pyproject.toml changes.
 DELTAFORGE_PYTHON names another Python (3.10 or later), DELTAFORGE_CACHE another download cache.
@@ -245,7 +259,7 @@ check() {
 
 up() {
     local names=("$@") name
-    [ $# -gt 0 ] || names=(mysql postgres kafka)
+    [ $# -gt 0 ] || names=(mysql postgres kafka redis nats)
     for name in "${names[@]}"; do need_server "$name"; done
     "$PY" -m tests.servers up "${names[@]}"
 }
@@ -257,6 +271,67 @@ docs_build() {
     say "built $site/index.html"
 }
 
+# ---- packages and images
+
+build_release() {
+    rm -rf dist
+    "$PY" -m build
+    "$PY" -m pytest -q tests/architecture/test_packaging.py
+    say "built $(ls dist | tr '\n' ' ')"
+}
+
+need_docker() {
+    command -v docker >/dev/null || die "docker is missing: https://docs.docker.com/engine/install/"
+    docker info >/dev/null 2>&1 || die "no docker daemon answers: start it, or set DOCKER_HOST"
+}
+
+docker_build() { docker build -t "$IMAGE" .; }
+
+docker_build_debug() {
+    docker image inspect "$IMAGE" >/dev/null 2>&1 || docker_build
+    docker build -t "$IMAGE-debug" -f Dockerfile.debug --build-arg "BASE=$IMAGE" .
+}
+
+# docker_test IMAGE: a pipeline without any server, until the image says of itself that it is well.
+docker_test() {
+    local image=$1 name deadline=$((SECONDS + 120)) status=starting
+    name=$(docker run -d -v "$PWD/tests/architecture/image.yaml:/etc/deltaforge/pipeline.yaml:ro" \
+        "$image" --config /etc/deltaforge/pipeline.yaml)
+    while [ "$status" = starting ] && [ $SECONDS -lt $deadline ]; do
+        sleep 2
+        status=$(docker inspect -f '{{.State.Health.Status}}' "$name") || status=gone
+    done
+    docker exec "$name" deltaforge status || status="$status, and its pipeline is not well"
+    docker stop --time 40 "$name" >/dev/null
+    if [ "$status" != healthy ]; then docker logs "$name" >&2; fi
+    docker rm "$name" >/dev/null
+    [ "$status" = healthy ] || die "$image is $status"
+    say "$image is healthy"
+}
+
+docker_verb() {
+    local verb=$1
+    shift
+    need_docker
+    case $verb in
+    docker) docker_build ;;
+    docker-debug) docker_build_debug ;;
+    docker-test) docker_test "$IMAGE" ;;
+    docker-test-debug) docker_test "$IMAGE-debug" ;;
+    docker-all)
+        docker_build
+        docker_test "$IMAGE"
+        docker_build_debug
+        docker_test "$IMAGE-debug"
+        ;;
+    docker-shell) exec docker run --rm -it --entrypoint /bin/bash "$IMAGE-debug" ;;
+    docker-multi-setup) docker buildx create --name deltaforge --driver docker-container --bootstrap ;;
+    docker-multi)
+        docker buildx build --builder deltaforge --platform linux/amd64,linux/arm64 -t "$IMAGE" "$@" .
+        ;;
+    esac
+}
+
 main() {
     local verb=${1:-help}
     shift || true
@@ -265,7 +340,10 @@ main() {
         help
         return
         ;;
-    setup | demo | run | test | check | lint | fmt | cov | prove | bench | build | docs | docs-build) setup ;;
+    setup | demo | run | test | check | lint | fmt | cov | prove | bench | docs | docs-build) setup ;;
+    build | build-release | release-check) setup ;;
+    docker | docker-debug | docker-test | docker-test-debug | docker-all | docker-shell) ;;
+    docker-multi-setup | docker-multi) ;;
     up | down | ps | k-create | k-list | k-consume | k-produce | k-inspect) setup ;;
     mysql-sh | pg-sh | redis-cli | redis-read | nats-stream-add | nats-sub) setup ;;
     *) die "unknown verb '$verb'; ./dev.sh help lists them" ;;
@@ -307,6 +385,15 @@ main() {
     up) up "$@" ;;
     down | ps) exec "$PY" -m tests.servers "$verb" "$@" ;;
     build) exec "$PY" -m build "$@" ;;
+    build-release) build_release ;;
+    release-check)
+        need_docker
+        ./dev.sh test
+        build_release
+        docs_build
+        docker_verb docker-all
+        ;;
+    docker | docker-*) docker_verb "$verb" "$@" ;;
     docs)
         docs_build
         exec "$PY" -m http.server --bind 127.0.0.1 --directory "$SITE" "${1:-8400}"

@@ -27,7 +27,7 @@ from airflow_provider_deltaforge.cli import (
     token,
 )
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, exit_code
-from airflow_provider_deltaforge.cli.options import err
+from airflow_provider_deltaforge.cli.options import API_ADDR, LOCAL, METRICS_ADDR, err
 from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -98,13 +98,20 @@ def _root(  # noqa: PLR0917 - a command's options
         str | None, typer.Option(rich_help_panel=_SERVE, help="Address of a PostgreSQL store.")
     ] = None,
     api_addr: Annotated[
-        str, typer.Option(rich_help_panel=_SERVE, help="Address of the REST API.")
+        str,
+        typer.Option(envvar=API_ADDR, rich_help_panel=_SERVE, help="Address of the REST API."),
     ] = "127.0.0.1:8080",
     metrics_addr: Annotated[
-        str, typer.Option(rich_help_panel=_SERVE, help="Address of /metrics alone; `off` for none.")
+        str,
+        typer.Option(
+            envvar=METRICS_ADDR,
+            rich_help_panel=_SERVE,
+            help="Address of /metrics alone; `off` for none.",
+        ),
     ] = "off",
     local: Annotated[
-        bool, typer.Option("--local", rich_help_panel=_SERVE, help="Without Spark.")
+        bool,
+        typer.Option("--local", envvar=LOCAL, rich_help_panel=_SERVE, help="Without Spark."),
     ] = False,
 ) -> None:
     del version

@@ -24,6 +24,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.backup import (
     BackupSummary,
     Progress,
+    check_backup,
     read_backup,
     write_backup,
 )
@@ -79,6 +80,7 @@ def restore(
     shut out, also one that is frozen; a store with drivers that run is refused. Pipelines go on
     from the positions of the backup. See docs/backup.md.
     """
+    check_backup(file)  # Before a store is made for it.
     with opened(store, create=True) as state:
         if replace is not None:
             _require_replaceable(state, replace)

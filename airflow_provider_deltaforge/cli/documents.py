@@ -57,7 +57,11 @@ def validate(
     found: list[_Validity] = []
     for path in paths:
         known: dict[str, Path] = {}
-        found += [_validity(file, known, expand=expand) for file in documents_at(path)]
+        files = documents_at(path)
+        found += [_validity(file, known, expand=expand) for file in files]
+        if not files:
+            error = "there is no document in this folder: *.yaml, or *.yml"
+            found.append(_Validity(str(path), valid=False, error=error))
     if as_json:
         typer.echo(json.dumps([asdict(document) for document in found], indent=2))
     else:
@@ -83,7 +87,8 @@ def _validity(file: Path, known: dict[str, Path], *, expand: bool) -> _Validity:
     try:
         pipeline, warnings = _checked(file, known, expand=expand)
     except SpecError as error:
-        return _Validity(str(file), valid=False, error=redacted(str(error)))
+        text = redacted(str(error)).removeprefix(f"{file}: ")
+        return _Validity(str(file), valid=False, error=text)
     return _Validity(
         str(file),
         valid=True,

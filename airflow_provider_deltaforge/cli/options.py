@@ -1,8 +1,10 @@
 """Options that several commands share, and what is opened from them."""
 
 import os
+import socket
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,7 +14,8 @@ from rich.console import Console
 
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.places import jobs_directory
-from airflow_provider_deltaforge.storage.choice import store_of
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.storage.choice import store_in, store_of
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
@@ -102,6 +105,11 @@ NameArgument = Annotated[
     typer.Argument(help="Name of the pipeline (metadata.name).", autocompletion=pipeline_names),
 ]
 
+API_ADDR, METRICS_ADDR, LOCAL = (
+    f"DELTAFORGE_{name}" for name in ("API_ADDR", "METRICS_ADDR", "LOCAL")
+)
+"""Variables that stand for options of ``run`` and ``serve``, as container images set them."""
+
 MasterOption = Annotated[
     str, typer.Option("--master", help="Spark master: local[*], local[2], spark://host:7077.")
 ]
@@ -114,6 +122,31 @@ def chosen_store(document: str, dsn: str | None) -> str:
         SpecError: the document names another store than ``given``, or is wrong.
     """
     return store_of(document, StoreLocation.from_dsn(dsn) if dsn else None).to_dsn()
+
+
+def common_store(documents: Iterable[str], dsn: str | None) -> str:
+    """Return the DSN of the one state store of several documents.
+
+    Args:
+        documents: their texts; one that is wrong names none.
+        dsn: what the command line or the environment names.
+
+    Raises:
+        SpecError: nobody names one, and the documents several.
+    """
+    if dsn is not None:
+        return dsn
+    named: dict[str, str] = {}
+    for text in documents:
+        with suppress(SpecError):
+            if (own := store_in(text)) is not None:
+                named[own.to_dsn()] = own.shown()
+    if len(named) > 1:
+        raise SpecError(
+            f"spec.storage: the documents name several state stores ({', '.join(named.values())}), "
+            "and one `serve` keeps one: run one for each, or `deltaforge run FOLDER`"
+        )
+    return next(iter(named), DEFAULT_STORE)
 
 
 @contextmanager
@@ -146,3 +179,8 @@ def backend_of(store: str) -> LocalBackend:
 def stream_script(*, local: bool) -> str:
     """Return what a stream's driver runs: a Spark application, or a process of our own."""
     return "stream_process" if local else "stream_job.py"
+
+
+def owner_token() -> str:
+    """Return a token that names this supervisor and no other."""
+    return f"cli:{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

@@ -22,8 +22,8 @@ from airflow_provider_deltaforge.cli.options import (
     err,
     opened,
     out,
+    owner_token,
 )
-from airflow_provider_deltaforge.cli.run import owner_token
 from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.control.starting import comes_back

@@ -1,10 +1,7 @@
 """``deltaforge run``: apply documents, start their drivers and stay with them."""
 
-import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +23,8 @@ from airflow_provider_deltaforge.cli.exit_codes import (
     exit_code,
 )
 from airflow_provider_deltaforge.cli.options import (
+    API_ADDR,
+    LOCAL,
     GivenStoreOption,
     LogFormatOption,
     MasterOption,
@@ -34,6 +33,7 @@ from airflow_provider_deltaforge.cli.options import (
     err,
     log_as,
     opened,
+    owner_token,
     stream_script,
 )
 from airflow_provider_deltaforge.cli.rest import (
@@ -70,6 +70,22 @@ _DRAIN_S = 8.0
 """With what follows for a driver that does not end, within ``leaving.LIMIT_S``."""
 
 
+_LocalOption = Annotated[
+    bool,
+    typer.Option(
+        "--local",
+        envvar=LOCAL,
+        help="Without Spark: in this process, or one process per document.",
+    ),
+]
+_ApiAddrOption = Annotated[
+    str,
+    typer.Option(
+        envvar=API_ADDR, help="Serve health, /metrics and the REST API here; `off` for none."
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class _Settings:
     """What the command line says about every driver."""
@@ -87,20 +103,12 @@ def run(  # noqa: PLR0917 - a command's options
     ],
     store: GivenStoreOption = None,
     master: MasterOption = "local[*]",
-    local: Annotated[
-        bool,
-        typer.Option(
-            "--local", help="Without Spark: in this process, or one process per document."
-        ),
-    ] = False,
+    local: _LocalOption = False,
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another driver runs; then take over.")
     ] = False,
     log_format: LogFormatOption = None,
-    api_addr: Annotated[
-        str,
-        typer.Option(help="Serve health, /metrics and the REST API here; `off` for none."),
-    ] = "127.0.0.1:8080",
+    api_addr: _ApiAddrOption = "127.0.0.1:8080",
     no_auth: NoAuthOption = False,
     cors_origin: CorsOption = None,
 ) -> None:
@@ -158,7 +166,7 @@ def _run_folder(files: Sequence[Path], settings: _Settings, access: Access) -> i
         for file, text in _documents(files, codes):
             stores |= _stores_of(text, settings)
             work = partial(_run_document, file, text, settings, looks, stopping)
-            thread = threading.Thread(target=_note_code, args=(work, codes), daemon=True)
+            thread = threading.Thread(target=lambda work=work: codes.append(work()), daemon=True)
             threads.append(thread)
         (store,) = stores if len(stores) == 1 else (None,)
         backend = backend_of(store) if store is not None else None
@@ -177,10 +185,6 @@ def _stores_of(text: str, settings: _Settings) -> set[str]:
     with suppress(DeltaForgeError):  # Said when the document is run.
         return {chosen_store(text, settings.store)}
     return set()
-
-
-def _note_code(work: Callable[[], int], codes: list[int]) -> None:
-    codes.append(work())
 
 
 def _documents(files: Sequence[Path], codes: list[int]) -> Iterator[tuple[Path, str]]:
@@ -228,11 +232,6 @@ def _refused(file: Path, error: DeltaForgeError) -> int:
     err.print(Text(f"{file}: {error.error_class}", "bold red"), end=": ")
     err.print(redacted(str(error)), highlight=False)
     return exit_code(error)
-
-
-def owner_token() -> str:
-    """Return a token that names this supervisor and no other."""
-    return f"cli:{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 def _run_driver(

@@ -1,6 +1,7 @@
 """``deltaforge serve``: many pipelines and the REST API, kept running by one process."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +11,14 @@ import typer
 from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.server import check_address
 from airflow_provider_deltaforge.cli.options import (
-    DEFAULT_STORE,
+    API_ADDR,
+    LOCAL,
+    METRICS_ADDR,
+    GivenStoreOption,
     LogFormatOption,
     MasterOption,
-    StoreOption,
     chosen_store,
+    common_store,
     err,
     log_as,
     opened,
@@ -40,7 +44,7 @@ from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import documents_at, read_document
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
 from airflow_provider_deltaforge.telemetry.otlp import of_drivers, pushing
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -48,22 +52,30 @@ _DRAIN_S = 20.0
 """How long drivers may take to end, within ``shutdown.LIMIT_S``."""
 
 
+_MetricsAddrOption = Annotated[
+    str,
+    typer.Option(
+        envvar=METRICS_ADDR,
+        help="Serve /metrics here as well, for the same tokens; `off` for none.",
+    ),
+]
+
+
 def serve(  # noqa: PLR0917 - a command's options
     documents: Annotated[
         Path | None,
         typer.Argument(exists=True, help="A pipeline document, or a folder of them."),
     ] = None,
-    store: StoreOption = DEFAULT_STORE,
+    store: GivenStoreOption = None,
     master: MasterOption = "local[*]",
     local: Annotated[
-        bool, typer.Option("--local", help="Run drivers without Spark, one process each.")
+        bool,
+        typer.Option("--local", envvar=LOCAL, help="Run drivers without Spark, one process each."),
     ] = False,
     api_addr: Annotated[
-        str, typer.Option(help="Serve the page and the REST API here.")
+        str, typer.Option(envvar=API_ADDR, help="Serve the page and the REST API here.")
     ] = "127.0.0.1:8080",
-    metrics_addr: Annotated[
-        str, typer.Option(help="Serve /metrics here as well, for the same tokens; `off` for none.")
-    ] = "off",
+    metrics_addr: _MetricsAddrOption = "off",
     log_format: LogFormatOption = None,
     no_auth: NoAuthOption = False,
     cors_origin: CorsOption = None,
@@ -75,6 +87,8 @@ def serve(  # noqa: PLR0917 - a command's options
     `serve` was killed works on, and is adopted. See docs/page.md and docs/rest.md.
     """
     log_as(log_format)
+    texts = list(_texts(documents))
+    store = common_store((text for _, text in texts), store)
     if not local:
         check_master(master, store)
     access = Access(api_addr, no_auth, cors_origin or ())
@@ -82,8 +96,6 @@ def serve(  # noqa: PLR0917 - a command's options
     check_address(api_addr)
     if metrics_addr != "off":
         check_address(metrics_addr)
-    files = documents_at(documents) if documents is not None else []
-    texts = [(file, read_document(file)) for file in files]
     location = StoreLocation.from_dsn(store)
     backend = LocalBackend(
         jobs_directory(store),
@@ -114,20 +126,31 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Running pipelines")(serve)
 
 
-def store_of(backend: str, path: Path | None, dsn: str | None) -> str:
-    """Return the DSN of a state store that is named as the documents name it.
+def store_of(backend: str, path: Path | None, dsn: str | None) -> str | None:
+    """Return the DSN of a state store that is named as the documents name it; None if none is.
 
     Raises:
         SpecError: the parts do not fit, or name no store that several processes can share.
     """
     if backend == "sqlite" and dsn is None:
-        return DEFAULT_STORE if path is None else f"sqlite:///{path}"
+        return os.environ.get(ENVIRONMENT) if path is None else f"sqlite:///{path}"
     if backend == "postgres" and dsn is not None and path is None:
         return dsn
     raise SpecError(
         f"--storage-backend {backend}: write sqlite with --storage-path, or postgres with "
         "--storage-dsn; drivers are processes of their own, so that no store in memory serves"
     )
+
+
+def _texts(documents: Path | None) -> Iterator[tuple[Path, str]]:
+    """Yield what can be read; of a folder, one that cannot does not keep the others."""
+    for file in documents_at(documents) if documents is not None else []:
+        try:
+            yield file, read_document(file)
+        except SpecError as error:
+            if file == documents:
+                raise
+            err.print(f"{file} is not started: {redacted(str(error))}", highlight=False)
 
 
 def _start_all(

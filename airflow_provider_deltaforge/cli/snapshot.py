@@ -23,8 +23,8 @@ from airflow_provider_deltaforge.cli.options import (
     err,
     opened,
     out,
+    owner_token,
 )
-from airflow_provider_deltaforge.cli.run import owner_token
 from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.launch import Backend, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.snapshots import why_not_due

@@ -176,6 +176,21 @@ def read_backup(
     return summary
 
 
+def check_backup(path: Path) -> None:
+    """Check that a file begins as a backup does that this release reads.
+
+    Raises:
+        SpecError: it does not.
+        FatalError: a later release wrote it.
+        AccessError: it cannot be read.
+    """
+    try:
+        with _Lines(path) as lines:
+            lines.head()
+    except OSError as error:
+        raise AccessError(f"the backup {path} cannot be read: {error.strerror or error}") from error
+
+
 def _with_tables(store: Store) -> SqlStore:
     if not isinstance(store, SqlStore):
         raise SpecError(

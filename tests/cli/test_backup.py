@@ -73,3 +73,10 @@ def test_a_backup_makes_a_second_store(pipeline, tmp_path):
     assert done.exit_code == 0, done.output
     assert (json.loads(done.stdout)["pipelines"], done.stderr) == (["orders"], "")
     assert json.loads(invoked("status", "--store", second, "--json").stdout)[0]["name"] == "orders"
+
+
+def test_what_is_no_backup_makes_no_store(tmp_path):
+    (tmp_path / "orders.yaml").write_text("a: b")
+    refused = invoked("restore", tmp_path / "orders.yaml", "--store", f"sqlite:///{tmp_path}/s.db")
+    assert "is no backup" in str(refused.exception)
+    assert not (tmp_path / "s.db").exists()
