@@ -1,9 +1,9 @@
 """Health and metrics over HTTP, read from the state store on every request."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow_provider_deltaforge.control.metrics import Observed, families
+from airflow_provider_deltaforge.control.metrics import Observed, exposition
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -122,16 +122,13 @@ def _add_ready(router: Any, look: Look, sees: Callable[[Any], bool], describe: D
 
 def _exposition(observe: Observe, request: Any, more: Callable[[], bytes]) -> Any:
     from fastapi.responses import PlainTextResponse, Response
-    from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
     try:
         found = observe(request)
     except DeltaForgeError as error:  # A failed scrape is no scrape of nothing.
         return PlainTextResponse(f"state store: {redacted(str(error))}", 503)
-    registry = CollectorRegistry()
-    registry.register(_Collector(found))
-    return Response(generate_latest(registry) + more(), media_type=CONTENT_TYPE_LATEST)
+    return Response(exposition(found) + more(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _unhealthy(look: Look, request: Any) -> tuple[int, list[str]]:
@@ -141,12 +138,3 @@ def _unhealthy(look: Look, request: Any) -> tuple[int, list[str]]:
     except DeltaForgeError as error:
         return 0, [f"state store: {redacted(str(error))}"]
     return len(found), [pipeline.name for pipeline in found if pipeline.status in _UNHEALTHY]
-
-
-class _Collector:
-    def __init__(self, found: Sequence[Observed]) -> None:
-        self._found = found
-
-    def collect(self) -> Iterator[Any]:
-        """Yield the families, as prometheus_client asks."""
-        return families(self._found)

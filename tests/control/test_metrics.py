@@ -5,9 +5,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from airflow_provider_deltaforge.control import pipelines, starting
-from airflow_provider_deltaforge.control.metrics import Observed, families, observe
+from airflow_provider_deltaforge.control.metrics import Observed, exposition, families, observe
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
@@ -290,3 +291,24 @@ def test_a_lane_that_runs_measures_itself():
     assert measured.counts.source_bytes > 0
     assert measured.required == ["out"]
     assert measured.gauges.processes["lane"].rss_bytes > 0
+
+
+def test_the_text_of_a_scrape_says_what_the_families_say(shown):
+    lane = measured_lane()
+    tables = ['shop."quoted"', "shop.back\\slash", "shop.new\nline", "shop.ünï"]
+    now = np.full(4, 1_700_000_000_000)
+    lane.delivered(tables, np.arange(4), now, now[0] - 1.0, now[0] + 1.0)
+    measured = Measurements(generation=1, counts=lane.counts(), gauges=lane.gauges())
+    observed = [Observed(shown, measured), Observed(shown.model_copy(update={"name": 'a"\\b'}))]
+
+    def samples(found):
+        return {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in found
+            for sample in family.samples
+        }
+
+    read = [*text_string_to_metric_families(exposition(observed).decode())]
+    assert samples(read) == samples(families(observed))
+    expected = {family.name: (family.type, family.documentation) for family in families(observed)}
+    assert {family.name: (family.type, family.documentation) for family in read} == expected

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from airflow_provider_deltaforge import __version__
@@ -28,6 +29,7 @@ __all__ = [
     "ROWS",
     "MetricRow",
     "Observed",
+    "exposition",
     "families",
     "observe",
     "without_pushing",
@@ -72,6 +74,19 @@ def without_pushing(observed: Sequence[Observed]) -> list[Observed]:
 
 def families(observed: Sequence[Observed]) -> Iterator[Metric]:
     """Yield every metric that has values."""
+    yield from _of_store(observed)
+    yield from filled(ROWS, observed)
+
+
+def exposition(observed: Sequence[Observed]) -> bytes:
+    """Return every metric that has values, in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(list(_of_store(observed))))
+    text: bytes = generate_latest(registry)
+    return text + "".join(line for row in ROWS for line in row.lines(observed)).encode()
+
+
+def _of_store(observed: Sequence[Observed]) -> Iterator[Metric]:
     (_, _, description, labels), (_, _, starts, _) = OF_STORE
     build = GaugeMetricFamily(f"{PREFIX}build_info", description, labels=labels)
     # Whoever builds an image knows these two.
@@ -80,4 +95,12 @@ def families(observed: Sequence[Observed]) -> Iterator[Metric]:
     yield build
     count = sum(each.status.generation + each.status.restarts_total for each in observed)
     yield CounterMetricFamily(f"{PREFIX}pipelines", starts, value=count)
-    yield from filled(ROWS, observed)
+
+
+class _Collector:
+    def __init__(self, found: Sequence[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Sequence[Metric]:
+        """Return the families, as prometheus_client asks."""
+        return self._found

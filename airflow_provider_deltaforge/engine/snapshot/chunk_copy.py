@@ -290,12 +290,15 @@ class CopyErrors:
         self._store = store
         self._prefix = f"{pipeline}/trouble/"
         self.measured = LaneMeasurements()
+        self._failing: set[str] = set()
 
     def report_sink_error(self, sink_id: str, error: BaseException | None) -> None:
         """Write or clear a sink's trouble."""
         if error is not None:
+            self._failing.add(sink_id)
             self.measured.sink_failed(sink_id, error)
-        else:
+        elif sink_id in self._failing:  # One that was only slow had not failed.
+            self._failing.discard(sink_id)
             self.measured.sink_reconnected(sink_id)
         self.report_error(f"{SINK}{sink_id}", error)
 
