@@ -201,6 +201,7 @@ class SchemaLearner:
 
     def _decide(self, *, late: bool) -> None:
         """Judge keys anew where that is due, and change the schema accordingly."""
+        maps = self._maps()
         changed = [known for known in self._classifiers.values() if known.decide()]
         if not changed:
             return
@@ -209,7 +210,8 @@ class SchemaLearner:
             self._tree.apply(known)
             if known.is_map:
                 self._forget_below(known)
-        self._forget_structures()
+        if self._maps() != maps:
+            self._forget_structures()
         self._evolve(Reading(late, changed=[known.path for known in changed]))
 
     def _forget_below(self, keys: KeyClassifier) -> None:
@@ -252,12 +254,15 @@ class SchemaLearner:
         self._numbers = self._numbering()
 
     def _numbering(self) -> StructureNumbers:
-        maps = {
+        return StructureNumbers(self._tree.depth, self._tree.opaque, self._maps())
+
+    def _maps(self) -> dict[Path, frozenset[str]]:
+        """Return the places of maps, and those of their keys that are fields."""
+        return {
             known.path: known.stable | self._tree.fixed(known.path)
             for known in self._classifiers.values()
             if known.is_map
         }
-        return StructureNumbers(self._tree.depth, self._tree.opaque, maps)
 
     def _settle(self) -> None:
         for structure in self._cache.values():

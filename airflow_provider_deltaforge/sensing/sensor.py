@@ -213,7 +213,8 @@ class SchemaSensor:
             table.rows.learner.record.passed_over += len(sample.texts)
         else:
             plan = self._plan(table, sample.table, sample.version)
-            self._look(table, plan, pa.array(sample.texts, pa.binary()))
+            texts = pa.array(sample.texts, pa.binary())
+            self._look(table, plan, texts, sample.events)
 
     def _observe(self, rows: pa.RecordBatch) -> None:
         after = rows.column("after")
@@ -238,7 +239,7 @@ class SchemaSensor:
                 order = there[np.argsort(codes, kind="stable")]
             picked = order[ends[ordinal] - counts[ordinal] + due]
             plan = self._plan(table, (db, schema, name), version)
-            self._look(table, plan, images_of(rows, after, picked))
+            self._look(table, plan, images_of(rows, after, picked), int(counts[ordinal]))
 
     def _table(self, qualifier: str, name: str) -> _Table | None:
         """Return what is known of a table; None if it is left out."""
@@ -315,8 +316,8 @@ class SchemaSensor:
         table.plans[version] = plan
         return plan
 
-    def _look(self, table: _Table, plan: _Plan, texts: pa.BinaryArray) -> None:
-        """Look at rows of a table."""
+    def _look(self, table: _Table, plan: _Plan, texts: pa.BinaryArray, events: int) -> None:
+        """Look at rows of a table; they stand for so many events."""
         lengths = np.asarray(pc.binary_length(texts))
         if lengths.max(initial=0) > _TEXT_BYTES_MAX:
             table.rows.learner.record.unreadable += int((lengths > _TEXT_BYTES_MAX).sum())
@@ -340,7 +341,7 @@ class SchemaSensor:
             entry = table.columns.get(name)
             if entry is None:
                 entry = table.columns[name] = self._entry(rows.learner.record.table, name)
-                entry.learner.record.event_count = len(values)
+                entry.learner.record.event_count = entry.counts.events = events
             self._learn(entry, values)
         table.waits = any(
             name not in table.columns and name not in table.no_json

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from airflow_provider_deltaforge.control import sensing
+from airflow_provider_deltaforge.control.metrics import families, observe
+from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.records.measurements import measurements
@@ -12,7 +14,8 @@ from airflow_provider_deltaforge.storage.records.sensing import SensedTables
 from tests.engine.driving import Driving
 from tests.engine.in_process import DRIVER, InProcess
 from tests.engine.running import RunningLane, begun, events, run_to_the_end
-from tests.waiting import wait_until
+from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
+from tests.waiting import wait_for, wait_until
 
 SENSED = "schema_sensing: {enabled: true, tracking: {field_statistics: true}}"
 DETAILS = (
@@ -66,6 +69,19 @@ def test_a_lane_keeps_what_it_senses_and_a_restart_goes_on_from_there():
     assert measured.counts.sensing["script.rows"].events == 120
     assert (measured.gauges.sensed_tables, measured.gauges.dynamic_maps) == (1, 0)
     assert sum(sum(latency.counts) for latency in measured.counts.stages["schema_sensing"].values())
+    samples = {
+        (sample.name.removeprefix("deltaforge_"), sample.labels.get("table")): sample.value
+        for family in families(observe(pipeline.store, [status(pipeline.store, pipeline.name)]))
+        for sample in family.samples
+    }
+    for name in ("schema_sensing_cache_hits_total", "schema_cache_hits_total"):
+        assert samples[name, "script.rows"] == 118
+    for name in ("schema_sensing_cache_misses_total", "schema_cache_misses_total"):
+        assert samples[name, "script.rows"] == 2
+    assert samples["schema_events_total", "script.rows"] == 120
+    assert samples["schema_evolutions_total", "script.rows"] == 0
+    assert samples["schema_sensing_seconds_count", "script.rows"] == 120
+    assert samples["pipeline_evolutions_total", None] == 0
 
 
 def test_sensing_changes_no_event():
@@ -164,3 +180,34 @@ def test_rows_of_a_copy_are_sensed_like_those_of_the_log():
     assert shown["event_count"] == shown["events_sampled"] == len(copied) == 30
     fields = sensing.schema(pipeline.store, pipeline.name, "rows")["fields"]
     assert [field["name"] for field in fields] == ["id", "tx", "row"]
+
+
+@pytest.mark.long
+def test_a_killed_driver_leaves_an_older_state_and_its_successor_learns_the_rest(tmp_path):
+    script = (
+        "(event) => { event.after[`field_${event.after.tx % 4}`] = event.after.tx; return event; }"
+    )
+    run = ScriptedRun(
+        tmp_path,
+        transactions=0,
+        processors=f'{{type: javascript, id: fields, inline: "{script}"}}',
+        more="  schema_sensing: {enabled: true, deep_inspect: {max_sample_size: 0}}",
+    )
+    run.begin()
+    records = SensedTables(run.store, NAME, "tests")
+    told = []
+    for _ in range(2):
+        driver = run.start()
+        wait_for("more events", lambda former=[*told]: any(r not in former for r in records.all()))
+        driver.kill()
+        driver.wait(PATIENCE_S)
+        told += records.all()
+
+    first, second = told
+    assert second.sequence >= first.sequence
+    assert second.first_seen_ms == first.first_seen_ms
+    assert [e.fingerprint for e in second.evolutions][: first.sequence] == [
+        e.fingerprint for e in first.evolutions
+    ]
+    known = {f"field_{n}" for n in range(4)} | {"id", "tx", "row"}
+    assert {*second.root.fields} == known
