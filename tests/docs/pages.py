@@ -138,6 +138,8 @@ def _program(words: list[str]) -> tuple[str, ...]:
         kept = kept[1:]
     if kept[:1] == ["sudo"]:
         kept = kept[3:] if kept[1:2] == ["-u"] else kept[1:]
+    if kept[:2] == ["docker", "exec"]:
+        kept = kept[3:]
     if kept and "/bin/" in kept[0]:
         kept[0] = kept[0].rpartition("/")[2]
     return tuple(kept)
