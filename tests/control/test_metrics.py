@@ -34,8 +34,10 @@ from airflow_provider_deltaforge.storage.records.stats import (
     TableCounts,
 )
 from airflow_provider_deltaforge.telemetry.client_counts import ClientCounts
+from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess
 from tests.engine.running import run_to_the_end
+from tests.waiting import wait_until
 
 
 def _numbers(kind):
@@ -312,3 +314,22 @@ def test_the_text_of_a_scrape_says_what_the_families_say(shown):
     assert samples(read) == samples(families(observed))
     expected = {family.name: (family.type, family.documentation) for family in families(observed)}
     assert {family.name: (family.type, family.documentation) for family in read} == expected
+
+
+@pytest.mark.parametrize(("generation", "counted"), [(1, 120), (2, 60)])
+def test_drivers_of_one_generation_count_on_and_another_begins_anew(generation, counted):
+    pipeline = InProcess()
+    pipeline.begin_at(out=0)
+    for number, transactions in ((1, 20), (generation, 40)):
+        document = pipeline.document.replace("transactions: 20", f"transactions: {transactions}")
+        pipelines.apply(pipeline.store, document)
+        pipeline.want("running", number)
+        driving = Driving(pipeline, generation=number)
+        end = {"tx": transactions}
+        wait_until(lambda end=end: pipeline.checkpoints().load()["out"] == end)
+        pipeline.want("stopped", number)
+        assert driving.end().why == "stopped"
+    counts = measurements(pipeline.store, pipeline.name).counts
+    (table,) = counts.tables.values()
+    assert sum(table.delivered.counts) == pipeline.control.progress().events == counted
+    assert sum(counts.sinks["out"].latency.counts) == pipeline.control.progress().batches
