@@ -6,9 +6,11 @@ from functools import partial
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, WrongServerError
 from airflow_provider_deltaforge.processors.contract import Processor
+from airflow_provider_deltaforge.sensing.dynamic_keys import sketches
 from airflow_provider_deltaforge.sinks.contract import Reachable, Sink
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.spec.document import Pipeline
+from airflow_provider_deltaforge.spec.sensing import SchemaSensing
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _NAMED_MAX = 10
@@ -17,7 +19,7 @@ _NAMED_MAX = 10
 def preflight(pipeline: Pipeline) -> list[Finding]:
     """Ask the source whether it can be captured, and each sink whether it answers and takes us.
 
-    So are the schema registries that encodings of sinks name.
+    So are the schema registries that encodings of sinks name, and the libraries of schema sensing.
 
     A sink that does not answer is a warning: the pipeline waits for it, and Spark's executors may
     reach what cannot be reached from here. Webhooks and files are not asked.
@@ -30,6 +32,7 @@ def preflight(pipeline: Pipeline) -> list[Finding]:
         asked = pool.map(partial(_asked, pipeline.name), sinks)
         found = list(pipeline.spec.source.preflight())
         found += _unmatched(pipeline, found)
+        found += _judged("schema sensing", lambda: _sensing(pipeline.spec.schema_sensing))
         return [*found, *(finding for findings in asked for finding in findings)]
 
 
@@ -54,6 +57,14 @@ def _unmatched(pipeline: Pipeline, found: Sequence[Finding]) -> Iterator[Finding
                 "database or schema, table and column)",
                 {"patterns": patterns},
             )
+
+
+def _sensing(settings: SchemaSensing) -> Iterator[Finding]:
+    """Yield that schema sensing has what it needs, if it is asked for."""
+    if settings.enabled:
+        if settings.high_cardinality.enabled:
+            sketches()
+        yield Finding("schema sensing", "ok", "its libraries are installed")
 
 
 def _names_columns(processor: Processor) -> bool:

@@ -18,6 +18,7 @@ _FIELDS_MAX = 1000  # Of one object.
 _PLACES_MAX = 5000
 _NAME_CHARS = 64  # A name that is so much longer counts as a place more.
 _NAME_CHARS_MAX = 256
+_COUNTED_MAX = 1000  # Of one structure.
 _VALUE_CHARS_MAX = 64
 _VALUES_MAX = 5000  # Of all enumerations together.
 _KINDS = {
@@ -124,7 +125,7 @@ class SchemaTree:
         if is_first:
             _add_type(here, kind, reading)
         reading.is_drift |= (place.late or kind in place.late_types) and not here.pending
-        if here.counted:
+        if here.counted and len(reading.places) < _COUNTED_MAX:
             reading.places.append((place, kind == "null"))
         if kind == "string":
             self._see_text(place, value)

@@ -158,12 +158,15 @@ class SchemaSensor:
         with self._lock:
             return sum(entry.learner.dynamic_maps for entry in self._entries())
 
-    def unwritten(self, quiet_s: float, counted_s: float) -> list[tuple[Any, SensedTable]]:
+    def unwritten(
+        self, quiet_s: float, counted_s: float, limit: int | None = None
+    ) -> list[tuple[Any, SensedTable]]:
         """Return copies of the records that are to be written, each with what ``wrote`` is told.
 
         Args:
             quiet_s: a schema that is the same was not written for so long.
             counted_s: the same for one that learned nothing, and only counted events.
+            limit: so many at most; events wait while records are copied.
         """
         now, found = self._clock(), []
         with self._lock:
@@ -176,6 +179,8 @@ class SchemaSensor:
                 if is_same and since_s < waits_s:
                     continue
                 found.append(((entry, state), entry.learner.stored().model_copy(deep=True)))
+                if len(found) == limit:
+                    break
         return found
 
     def wrote(self, tokens: Iterable[Any]) -> None:

@@ -106,3 +106,15 @@ def test_a_pattern_of_columns_that_fits_none_is_a_warning(tmp_path):
 def test_without_a_server_nothing_is_said_of_columns(tmp_path):
     findings = preflight(load(MASKED.format(path=tmp_path / "nowhere.db")))
     assert not [one for one in findings if one.check == "processor mask"]
+
+
+def test_a_library_that_schema_sensing_lacks_here_is_a_warning(monkeypatch):
+    document = DOCUMENT.format(sinks=sink("memory")) + "  schema_sensing: {enabled: true}\n"
+
+    def verdicts():
+        findings = preflight(load(document))
+        return [one.verdict for one in findings if one.check == "schema sensing"]
+
+    assert verdicts() == ["ok"]
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    assert verdicts() == ["warn"]

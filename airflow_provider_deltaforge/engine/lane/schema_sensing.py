@@ -95,10 +95,8 @@ class LaneSensing:
     def _write(self, sensor: SchemaSensor | None, quiet_s: float, counted_s: float) -> None:
         if sensor is None or self._is_fenced:
             return
-        due = sensor.unwritten(quiet_s, counted_s)
         try:
-            for at in range(0, len(due), _RECORDS_MAX):
-                page = due[at : at + _RECORDS_MAX]
+            while page := sensor.unwritten(quiet_s, counted_s, _RECORDS_MAX):
                 writes = [self._records.put(record) for _, record in page]
                 self._context.store.transact(writes, self._context.fence)
                 sensor.wrote(token for token, _ in page)
