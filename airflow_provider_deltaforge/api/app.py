@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.api import (
     page,
     pipelines,
     schemas,
+    sensing,
     snapshots,
 )
 from airflow_provider_deltaforge.api.context import ApiContext, visible
@@ -30,7 +31,7 @@ _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_ROUTERS = (pipelines, operations, history, schemas, snapshots, dead_letters)
+_ROUTERS = (pipelines, operations, history, schemas, sensing, snapshots, dead_letters)
 
 
 def create_app(

@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.cli import (
     log,
     run,
     schemas,
+    sensing,
     serve,
     shutdown,
     sinks,
@@ -58,6 +59,7 @@ control.register(app)
 failover.register(app)
 schemas.register(app)
 log.register(app)
+sensing.register(app)
 dlq.register(app)
 slots.register(app)
 sinks.register(app)

@@ -3,11 +3,11 @@
 A condition is a mapping with a ``kind`` and its arguments, so that it travels between processes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control import data_drift, snapshots
 from airflow_provider_deltaforge.control.launch import Backend, JobState
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
@@ -18,6 +18,8 @@ from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
 
 Condition = Mapping[str, Any]
+
+_DRIFT_SHOWN = 10
 
 STATUSES = frozenset(
     {
@@ -116,6 +118,21 @@ def status_in(
         raise SpecError(f"no status is called {', '.join(unknown) or 'nothing'} (known: {known})")
     wanted = {"statuses": list(statuses), "failing": list(failing), "desired": desired}
     return {"kind": "status_in", **wanted}
+
+
+def no_drift(tables: tuple[str, ...] = (), since_ms: int = 0) -> Condition:
+    """Return the condition that no data drift was seen; once it was, it cannot hold any more.
+
+    Args:
+        tables: only of these, ``orders`` or ``shop.orders``; all when empty.
+        since_ms: only what was seen since then, in ms since the epoch.
+    """
+    return {"kind": "no_drift", "tables": list(tables), "since_ms": since_ms}
+
+
+def drift_seen(tables: tuple[str, ...] = (), since_ms: int = 0) -> Condition:
+    """Return the condition that data drift was seen; see ``no_drift``."""
+    return {"kind": "drift_seen", "tables": list(tables), "since_ms": since_ms}
 
 
 def at_rest() -> Condition:
@@ -236,10 +253,44 @@ def _at_rest(asked: _Condition) -> ConditionResult:
     return ConditionResult.yes(present.words, present.as_dict())
 
 
+def _no_drift(asked: _Condition) -> ConditionResult:
+    drifted = _drifted(asked)
+    if drifted:
+        return ConditionResult.never(f"data drift: {_drift_words(drifted)}")
+    return ConditionResult.yes("no data drift was seen", [])
+
+
+def _drift_seen(asked: _Condition) -> ConditionResult:
+    drifted = _drifted(asked)
+    if drifted:
+        return ConditionResult.yes(f"data drift: {_drift_words(drifted)}", drifted)
+    return ConditionResult.not_yet("no data drift was seen")
+
+
+def _drifted(asked: _Condition) -> list[dict[str, Any]]:
+    """Return the tables that have drifted, of those that are asked for."""
+    condition = asked.condition
+    tables = data_drift.drift(asked.store, asked.pipeline, condition["since_ms"])
+    wanted = condition["tables"]
+    return [
+        table
+        for table in tables
+        if table["has_drift"] and (not wanted or data_drift.is_named(table["table"], wanted))
+    ]
+
+
+def _drift_words(drifted: Sequence[Mapping[str, Any]]) -> str:
+    shown = "; ".join(data_drift.in_words(table) for table in drifted[:_DRIFT_SHOWN])
+    more = len(drifted) - _DRIFT_SHOWN
+    return shown + (f"; and {more} more tables" if more > 0 else "")
+
+
 _KINDS: Mapping[str, Callable[[_Condition], ConditionResult]] = {
     "snapshot_finished": _snapshot_finished,
     "lag_below": _lag_below,
     "checkpoint_past": _checkpoint_past,
     "status_in": _status_in,
     "at_rest": _at_rest,
+    "no_drift": _no_drift,
+    "drift_seen": _drift_seen,
 }

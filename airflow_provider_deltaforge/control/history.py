@@ -44,7 +44,7 @@ class HistoryRange:
             SpecError: one of the two is nothing of that kind.
         """
         now_s = time.time() if now_s is None else now_s
-        since_s = max(_since_s(since, now_s), now_s - _KEPT_S)
+        since_s = max(epoch_seconds(since, now_s), now_s - _KEPT_S)
         if since_s > now_s:
             raise SpecError(f"since: {since!r} is still to come; write how long ago, such as 6h")
         step_s = _step_s(step) if step else _fitting_step_s(now_s - since_s)
@@ -123,7 +123,12 @@ def _quantile_ms(latency: Latency, share: float) -> float | None:
     return round(1000 * lower_s, 3)
 
 
-def _since_s(text: str, now_s: float) -> float:
+def epoch_seconds(text: str, now_s: float) -> float:
+    """Return the time that a person means, in seconds since the epoch; see ``HistoryRange.of``.
+
+    Raises:
+        SpecError: it is no time.
+    """
     if (duration := _DURATION.fullmatch(text)) is not None:
         return now_s - int(duration[1]) * _UNITS_S[duration[2]]
     if _EPOCH.fullmatch(text):

@@ -26,6 +26,10 @@ from airflow_provider_deltaforge.storage.records.sensing import (
 )
 
 
+class SensingOffError(SpecError):
+    """The document does not ask for what is asked of it; the message says which key to set."""
+
+
 class _Sensed:
     """The records of one pipeline, and what its document says of showing them."""
 
@@ -36,11 +40,13 @@ class _Sensed:
         document = load(text, expand=False)
         self.settings: SchemaSensing = document.spec.schema_sensing
         if not self.settings.enabled:
-            raise SpecError(
+            raise SensingOffError(
                 f"pipeline {pipeline!r} senses no schemas: set spec.schema_sensing.enabled"
             )
         if not self.settings.output.expose_api:
-            raise SpecError("spec.schema_sensing.output.expose_api is false: nothing is shown")
+            raise SensingOffError(
+                "spec.schema_sensing.output.expose_api is false: nothing is shown"
+            )
         self.tables = SensedTables(store, pipeline, document.metadata.tenant).all()
 
     def named(self, name: str) -> SensedTable:
@@ -122,7 +128,7 @@ def json_schema(
     """
     sensed = _Sensed(store, pipeline)
     if not sensed.settings.output.export_json_schema:
-        raise SpecError(
+        raise SensingOffError(
             "spec.schema_sensing.output.export_json_schema is false: no JSON Schema is exported"
         )
     return _exported(sensed, sensed.named(table), dialect)

@@ -11,7 +11,15 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_deltaforge.control import dead_letters, pipelines, replays, schemas, snapshots
+from airflow_provider_deltaforge.control import (
+    data_drift,
+    dead_letters,
+    pipelines,
+    replays,
+    schemas,
+    sensing,
+    snapshots,
+)
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.places import jobs_directory
@@ -23,6 +31,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
     SpecError,
 )
+from airflow_provider_deltaforge.sensing.json_schema import Dialect
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -160,6 +169,50 @@ class DeltaForgeHook(BaseHook):
         """Return a table's history: one entry whenever a version came into force."""
         return self._ask(lambda store: schemas.versions(store, pipeline, table))
 
+    def get_drift(self, pipeline: str, since: str | None = None) -> list[dict[str, Any]]:
+        """Return where events differ from what is expected of them, by table.
+
+        Args:
+            pipeline: its name.
+            since: only what was seen since: how long ago (``6h``), or a time in ISO 8601.
+
+        Raises:
+            SpecError: there is no such pipeline, or it does not look for data drift.
+        """
+        since_ms = data_drift.since_ms(since)
+        return self._ask(lambda store: data_drift.drift(store, pipeline, since_ms))
+
+    def get_table_drift(
+        self, pipeline: str, table: str, since: str | None = None
+    ) -> dict[str, Any]:
+        """Return the same of one table, ``orders`` or ``shop.orders``."""
+        since_ms = data_drift.since_ms(since)
+        return self._ask(lambda store: data_drift.table_drift(store, pipeline, table, since_ms))
+
+    def get_sensed_schemas(self, pipeline: str) -> list[dict[str, Any]]:
+        """Return what was sensed of each table and of each JSON column.
+
+        Raises:
+            SpecError: there is no such pipeline, or it senses nothing.
+        """
+        return self._ask(lambda store: sensing.schemas(store, pipeline))
+
+    def get_sensed_schema(self, pipeline: str, table: str) -> dict[str, Any]:
+        """Return the fields of a table (``orders``) or of a JSON column (``orders:metadata``)."""
+        return self._ask(lambda store: sensing.schema(store, pipeline, table))
+
+    def get_json_schema(
+        self, pipeline: str, table: str, dialect: Dialect | None = None
+    ) -> dict[str, Any]:
+        """Return what was sensed of a table or JSON column as JSON Schema.
+
+        Args:
+            pipeline: its name.
+            table: ``orders``, or ``orders:metadata``.
+            dialect: ``draft-07`` or ``2020-12``; None: as the document says.
+        """
+        return self._ask(lambda store: sensing.json_schema(store, pipeline, table, dialect))
+
     def get_dead_letters(
         self,
         pipeline: str,
@@ -254,6 +307,28 @@ class DeltaForgeHook(BaseHook):
     async def aget_schema_versions(self, pipeline: str, table: str) -> list[dict[str, Any]]:
         """Do ``get_schema_versions`` without blocking the event loop."""
         return await asyncio.to_thread(self.get_schema_versions, pipeline, table)
+
+    async def aget_drift(self, pipeline: str, since: str | None = None) -> list[dict[str, Any]]:
+        """Do ``get_drift`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_drift, pipeline, since)
+
+    async def aget_table_drift(
+        self, pipeline: str, table: str, since: str | None = None
+    ) -> dict[str, Any]:
+        """Do ``get_table_drift`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_table_drift, pipeline, table, since)
+
+    async def aget_sensed_schemas(self, pipeline: str) -> list[dict[str, Any]]:
+        """Do ``get_sensed_schemas`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_sensed_schemas, pipeline)
+
+    async def aget_sensed_schema(self, pipeline: str, table: str) -> dict[str, Any]:
+        """Do ``get_sensed_schema`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_sensed_schema, pipeline, table)
+
+    async def aget_json_schema(self, pipeline: str, table: str, **which: Any) -> dict[str, Any]:
+        """Do ``get_json_schema`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_json_schema, pipeline, table, **which)
 
     async def aget_dead_letters(self, pipeline: str, **which: Any) -> list[dict[str, Any]]:
         """Do ``get_dead_letters`` without blocking the event loop."""

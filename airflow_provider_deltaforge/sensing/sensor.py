@@ -380,13 +380,15 @@ class SchemaSensor:
 
     def _learn(self, entry: _Entry, texts: pa.BinaryArray) -> None:
         record = entry.learner.record
-        former = record.sequence, record.cache_hits, record.cache_misses
+        former = record.sequence, record.cache_hits, record.cache_misses, record.drifted
         count, began = len(texts), self._clock()
         entry.learner.learn(texts)
         counts = entry.counts
         counts.evolutions += max(0, record.sequence - max(1, former[0]))
         counts.cache_hits += record.cache_hits - former[1]
         counts.cache_misses += record.cache_misses - former[2]
+        if self._settings.tracking.detect_drift:
+            counts.drifted += record.drifted - former[3]
         counts.measure(count, self._clock() - began)
 
     def _entries(self) -> list[_Entry]:

@@ -1,4 +1,4 @@
-"""Wait for a snapshot, a lag, a position or a status.
+"""Wait for a snapshot, a lag, a position, a status or data drift.
 
 Each sensor looks once on the worker; then it waits in the triggerer (``deferrable``, the default),
 or in the way ``mode`` says. A state store that is away is not an answer, so waiting goes on.
@@ -6,13 +6,13 @@ or in the way ``mode`` says. A state store that is away is not an answer, so wai
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_deltaforge.control import conditions
+from airflow_provider_deltaforge.control import conditions, data_drift
 from airflow_provider_deltaforge.control.conditions import Condition, ConditionResult
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
@@ -222,6 +222,52 @@ class DeltaForgeStatusSensor(PipelineSensor):
         """Return what is waited for."""
         del context
         return conditions.status_in(_words(self.statuses), _words(self.failing))
+
+
+class DeltaForgeDriftSensor(PipelineSensor):
+    """Fail when events differ from what is expected of them, or wait until some do.
+
+    Put it behind a checkpoint sensor: only what was delivered was looked at.
+
+    Args:
+        when_drift: ``fail``: succeed at once without drift, else fail with what differs;
+            ``succeed``: wait until there is drift, and return the tables.
+        tables: names of tables, ``orders`` or ``shop.orders``, a list or a text with commas; all
+            when empty.
+        since: what was seen before is left out: ``run``: before the DAG run began; ``ever``:
+            nothing; or a time, as a datetime or in ISO 8601.
+    """
+
+    template_fields: Sequence[str] = (*PipelineSensor.template_fields, "tables", "since")
+
+    def __init__(
+        self,
+        *,
+        when_drift: Literal["fail", "succeed"] = "fail",
+        tables: Sequence[str] | str = (),
+        since: datetime | str = "run",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.when_drift = when_drift
+        self.tables = tables
+        self.since = since
+
+    def condition(self, context: Mapping[str, Any]) -> Condition:
+        """Return what is waited for."""
+        if self.when_drift not in ("fail", "succeed"):
+            raise SpecError(f"when_drift must be 'fail' or 'succeed': {self.when_drift!r}")
+        wanted = conditions.no_drift if self.when_drift == "fail" else conditions.drift_seen
+        return wanted(_words(self.tables), self._since_ms(context))
+
+    def _since_ms(self, context: Mapping[str, Any]) -> int:
+        since = self.since
+        if since == "ever":
+            return 0
+        if since == "run":
+            run = context["dag_run"]
+            since = run.start_date or run.run_after
+        return data_drift.since_ms(since.isoformat() if isinstance(since, datetime) else since)
 
 
 def _words(listed: Sequence[str] | str) -> tuple[str, ...]:

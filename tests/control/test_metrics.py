@@ -22,10 +22,12 @@ from airflow_provider_deltaforge.storage.records.measurements import (
     LogRetention,
     MeasuredCounts,
     Measurements,
+    SensingCounts,
     measurements,
     put,
 )
 from airflow_provider_deltaforge.storage.records.stats import (
+    DataDriftCounts,
     DeadLetterCounts,
     DeadLetterSeries,
     ProcessorCounts,
@@ -127,6 +129,23 @@ def test_series_name_the_pipeline_its_tenant_and_its_source(shown):
     assert series[("batch_events_bucket", *who, "10")] == 1
     assert series[("batch_events_count", *who)] == 1
     assert series["pipelines_total",] == shown.generation
+
+
+def test_data_drift_is_counted_by_table_and_type(shown):
+    drift = DataDriftCounts(
+        batches=4,
+        tables={f"shop.t{at:03}": {"type_mismatch": 2} for at in range(TABLES_MAX + 3)},
+    )
+    structure = {"shop.t:j": SensingCounts(drifted=5), "shop.t": SensingCounts(drifted=7)}
+    measured = Measurements(generation=1, counts=MeasuredCounts(sensing=structure))
+    series = series_of(Observed(shown.model_copy(update={"data_drift": drift}), measured))
+    assert series["schema_drift_detected", "orders", "acme"] == 4
+    name = ("schema_drift_events_total", "orders", "acme")
+    assert series[(*name, "shop.t000", "type_mismatch")] == 2
+    assert series[(*name, OTHER_TABLES, "type_mismatch")] == 6
+    assert series[(*name, "shop.t:j", "json_structure_change")] == 5
+    assert (*name, "shop.t", "json_structure_change") not in series
+    assert not any("drift" in name for name, *_ in series_of(Observed(shown)))
 
 
 def test_what_nobody_has_measured_is_not_shown(shown):

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.control.metrics import (
+    drift,
     pipelines,
     processors,
     sensing,
@@ -41,6 +42,7 @@ ROWS: tuple[MetricRow, ...] = (
     *sinks.ROWS,
     *processors.ROWS,
     *sensing.ROWS,
+    *drift.ROWS,
 )
 """Every metric of pipelines."""
 

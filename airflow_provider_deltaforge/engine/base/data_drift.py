@@ -24,7 +24,8 @@ from airflow_provider_deltaforge.storage.records.record import now_ms
 from airflow_provider_deltaforge.storage.records.stats import DataDriftCounts
 
 STORE_EVERY_S = 2.0
-"""How much of its counts a driver may lose that is killed."""
+"""How much of its counts of clean events a driver may lose that is killed; drift is stored with the
+first checkpoint behind it."""
 
 COLUMNS_MAX = 200
 """Columns and ways in which they differ that are kept of one table."""
@@ -58,6 +59,7 @@ class DataDriftCounter:
         self._tables: dict[str, TableDataDrift] = {}
         self._changed: set[str] = set()
         self._is_covered = True
+        self._is_urgent = False
         self._stored_at = time.monotonic()
         self._lock = threading.Lock()
         self._report: DataDriftCounts = DataDriftCounts()
@@ -70,7 +72,7 @@ class DataDriftCounter:
         """
         self._tables = self._records.all()
         self._changed.clear()
-        self._is_covered = True
+        self._is_covered, self._is_urgent = True, False
         self._show(self._tables)
 
     def add(self, findings: Iterable[TableFindings]) -> None:
@@ -79,7 +81,7 @@ class DataDriftCounter:
         for found in findings:
             self._is_covered = False
             self._changed.add(found.table)
-            _add(self._record(found, at_ms), found, at_ms)
+            self._is_urgent |= _add(self._record(found, at_ms), found, at_ms)
 
     def writes(self, *, now: bool = False) -> list[Write]:
         """Return what is due to be stored with a checkpoint behind everything counted.
@@ -87,8 +89,8 @@ class DataDriftCounter:
         Args:
             now: do not wait until it is due.
         """
-        waited_s = time.monotonic() - self._stored_at
-        if not self._changed or not (now or waited_s >= STORE_EVERY_S):
+        is_due = now or self._is_urgent or time.monotonic() - self._stored_at >= STORE_EVERY_S
+        if not self._changed or not is_due:
             return []
         return [*self._records.put(self._tables[name] for name in sorted(self._changed))]
 
@@ -102,6 +104,7 @@ class DataDriftCounter:
         self._show({name: self._tables[name] for name in self._changed})
         if writes:
             self._changed.clear()
+            self._is_urgent = False
             self._stored_at = time.monotonic()
 
     def report(self) -> DataDriftCounts:
@@ -133,33 +136,36 @@ class DataDriftCounter:
         return fresh
 
 
-def _add(record: TableDataDrift, found: TableFindings, at_ms: int) -> None:
+def _add(record: TableDataDrift, found: TableFindings, at_ms: int) -> bool:
+    """Count findings; return whether any event differs."""
     missing = [*_missing(record, found)]
     for column in [*found.columns, *missing]:
         _add_column(record, column, at_ms)
     record.unlisted += found.unlisted
-    drifted = found.events if missing else found.drifted
+    drifted = found.delivered + found.drifted_rows if missing else found.drifted
     if drifted:
         record.last_drift_ms = at_ms
         record.batches_with_drift += 1
     record.events_analyzed += found.events
+    record.events_delivered += found.delivered
     record.events_with_drift += drifted
+    return drifted > 0
 
 
 def _missing(record: TableDataDrift, found: TableFindings) -> Iterable[ColumnFinding]:
     """Yield the declared columns that no event has had; forget those that one has now."""
-    never = {name for name, (count, _) in found.absent.items() if count == found.events}
+    never = {name for name, (count, _) in found.absent.items() if count == found.delivered}
     known = {column.column for column in record.columns if column.drift_type == "missing_column"}
-    if known - never and found.events:
+    if known - never and found.delivered:
         record.columns = [
             column
             for column in record.columns
             if column.drift_type != "missing_column" or column.column in never
         ]
     for name in sorted(never):
-        if name in known or not record.events_analyzed:
-            column_type = found.absent[name][1]
-            yield ColumnFinding(name, "missing_column", column_type, found.events, ("absent",))
+        if name in known or not record.events_delivered:
+            count, column_type = found.absent[name]
+            yield ColumnFinding(name, "missing_column", column_type, count, ("absent",))
 
 
 def _add_column(record: TableDataDrift, found: ColumnFinding, at_ms: int) -> None:

@@ -161,7 +161,7 @@ class _CheckedRows:
         parts = self.parts = parts_of(images)
         places = len(expected.schema.columns) + k.EXTRAS_MAX
         self.counts = np.zeros((places, k.FINDINGS), np.int64)
-        self.observed = np.zeros(places, np.int64)
+        self.observed = np.zeros((places, k.FINDINGS), np.int64)
         self.spans = np.empty((places, k.FINDINGS, k.SAMPLES, 2), np.int64)
         self.extras = np.empty((k.EXTRAS_MAX, 2), np.int64)
         self.totals = np.zeros(3, np.int64)
@@ -223,41 +223,42 @@ class _Found:
     def result(self) -> TableFindings:
         schema = self.first.expected.schema
         clean = all(rows is None or rows.is_clean for rows in (self.left, self.came))
+        delivered = int(self.left.totals[0]) if self.left is not None else 0
+        alone = self._alone()
+        drifted, drifted_rows = (0, 0) if clean else self._drifted(alone)
         return TableFindings(
             table=schema.full_name,
             fingerprint=schema.fingerprint,
-            events=self._events(),
-            drifted=0 if clean else self._drifted(),
+            events=delivered + len(alone),
+            drifted=drifted,
+            delivered=delivered,
+            drifted_rows=drifted_rows,
             columns=() if clean else tuple(self._columns(schema)),
             absent={} if self.left is None else self._absent(self.left),
             unlisted=int(self.left.totals[2]) if self.left is not None else 0,
         )
 
-    def _events(self) -> int:
-        """Count the events that leave, and the rows of which none is left."""
-        events = int(self.left.totals[0]) if self.left is not None else 0
-        if self.came is None or not self.came.totals[0]:
-            return events
-        looked_at = self.came.rows[self.came.flags != k.SKIPPED]
-        return events + int(np.count_nonzero(~np.isin(looked_at, self._stood_for())))
-
-    def _stood_for(self) -> Any:
-        """Return the rows of the source that events stand for which were looked at."""
-        if self.left is None:
+    def _alone(self) -> Any:
+        """Return the rows of the source that no event stands for which was looked at."""
+        if self.came is None:
             return np.empty(0, np.int64)
-        return self.places[self.left.rows[self.left.flags != k.SKIPPED]]
+        looked_at = self.came.rows[self.came.flags != k.SKIPPED]
+        if self.left is None:
+            return looked_at
+        left = self.places[self.left.rows[self.left.flags != k.SKIPPED]]
+        return looked_at[~np.isin(looked_at, left)]
 
-    def _drifted(self) -> int:
+    def _drifted(self, alone: Any) -> tuple[int, int]:
+        """Count the events that differ, or whose rows do, and of those the rows that are alone."""
         drifted = np.empty(0, np.int64)
-        count = 0
         if self.left is not None:
             drifted = self.left.rows[self.left.flags == k.DRIFTED]
-            count = len(drifted)
-        if self.came is not None:
-            came = self.came.rows[self.came.flags == k.DRIFTED]
-            origins = self.places[drifted] if len(drifted) else drifted
-            count += int(np.count_nonzero(~np.isin(came, origins)))
-        return count
+        if self.came is None:
+            return len(drifted), 0
+        came = self.came.rows[self.came.flags == k.DRIFTED]
+        origins = self.places[drifted] if len(drifted) else drifted
+        more = np.count_nonzero(~np.isin(came, origins))
+        return len(drifted) + int(more), int(np.count_nonzero(np.isin(came, alone)))
 
     def _columns(self, schema: TableSchema) -> Iterator[ColumnFinding]:
         for at, column in enumerate(schema.columns):
@@ -270,7 +271,7 @@ class _Found:
                         drift_type,
                         "NOT NULL" if is_null else column.column_type,
                         count,
-                        ("NULL",) if is_null else self._observed(at),
+                        ("NULL",) if is_null else self._observed(at, finding),
                         () if is_null else self._samples(schema, column.name, at, finding),
                     )
         if self.left is not None:
@@ -284,10 +285,10 @@ class _Found:
         passed_on = self.places[self.left.is_null(name)]
         return left + int(np.count_nonzero(~np.isin(self.came.is_null(name), passed_on)))
 
-    def _observed(self, column: int) -> tuple[str, ...]:
+    def _observed(self, column: int, finding: int) -> tuple[str, ...]:
         found = 0
         for rows in (self.left, self.came):
-            found |= int(rows.observed[column]) if rows is not None else 0
+            found |= int(rows.observed[column, finding]) if rows is not None else 0
         return tuple(word for form, word in _FORMS.items() if found & form and form != k.NULL)
 
     def _samples(
@@ -306,7 +307,7 @@ class _Found:
         for extra in range(int(rows.totals[1])):
             at = len(schema.columns) + extra
             name = rows.extra_name(extra)
-            observed = int(rows.observed[at])
+            observed = int(rows.observed[at, k.UNDECLARED])
             yield ColumnFinding(
                 name,
                 "undeclared_column",

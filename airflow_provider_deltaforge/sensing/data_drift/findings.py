@@ -44,9 +44,11 @@ class TableFindings:
         fingerprint: of the schema that they were held to.
         events: how many were looked at.
         drifted: how many differ from what is expected, missing columns aside.
+        delivered: how many of them left the processors; the others are rows of the source.
+        drifted_rows: how many of the others differ.
         columns: what is wrong; empty where nothing is.
-        absent: by declared column, how many events lack it, and its type; those that none lacks
-            are left out.
+        absent: by declared column, how many delivered events lack it, and its type; those that
+            none lacks are left out.
         unlisted: values of further undeclared columns, which are too many to tell apart.
     """
 
@@ -54,6 +56,8 @@ class TableFindings:
     fingerprint: str
     events: int
     drifted: int = 0
+    delivered: int = 0
+    drifted_rows: int = 0
     columns: Sequence[ColumnFinding] = ()
     absent: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     unlisted: int = 0
@@ -89,6 +93,8 @@ def _sum(first: TableFindings, other: TableFindings, samples: int) -> TableFindi
         first,
         events=first.events + other.events,
         drifted=first.drifted + other.drifted,
+        delivered=first.delivered + other.delivered,
+        drifted_rows=first.drifted_rows + other.drifted_rows,
         columns=tuple(columns.values()),
         absent=absent,
         unlisted=first.unlisted + other.unlisted,

@@ -343,7 +343,7 @@ def _note(counts, observed, spans, column, wrong, form, begin, end):
         spans[2 * (SAMPLES * place + at)] = begin
         spans[2 * (SAMPLES * place + at) + 1] = end
     counts[place] = at + 1
-    observed[column] |= form
+    observed[place] |= form
 
 
 @kernel
@@ -364,7 +364,7 @@ def check_rows(
         labels: uint64, hashes of labels; ``LOW`` and ``HIGH`` of a rule say which are a column's.
         stack_bytes: uint8, from ``stack_for``.
         counts: int64 (columns + EXTRAS_MAX, FINDINGS), zeros; filled.
-        observed: int64 (columns + EXTRAS_MAX), zeros; what the values are that do not fit.
+        observed: int64 of the same shape, zeros; what the values are that do not fit.
         spans: int64 (columns + EXTRAS_MAX, FINDINGS, SAMPLES, 2), where the first of them lie.
         extras: int64 (EXTRAS_MAX, 2), where the names of undeclared columns lie.
         totals: int64 (3), zeros: rows checked, undeclared columns, values of further ones.

@@ -50,6 +50,8 @@ class TableDataDrift(Record):
     since_ms: int
     """When one of both was new."""
     events_analyzed: int = 0
+    events_delivered: int = 0
+    """Those of them that left the processors; the others were dropped there."""
     events_with_drift: int = 0
     last_drift_ms: int | None = None
     columns: list[ColumnDrift] = Field(default_factory=list)

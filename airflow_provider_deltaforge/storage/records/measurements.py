@@ -56,6 +56,8 @@ class SensingCounts(Counts):
     evolutions: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
+    drifted: int = 0
+    """Events with fields or types that the warm-up did not see, of those that were looked at."""
     latency: Latency = Field(default_factory=partial(Latency.within, SENSING_BUCKETS_S))
     """Of events that were looked at; those of one batch count as their average."""
 
