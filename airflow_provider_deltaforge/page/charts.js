@@ -14,12 +14,12 @@ const ceiling = (most) => {
 
 // Runs of points without a gap; a value of null is one.
 const runs = (values) => {
-  const found = [[]];
+  const joined = [[]];
   values.forEach((value, index) => {
-    if (value === null) found.push([]);
-    else found.at(-1).push(index);
+    if (value === null) joined.push([]);
+    else joined.at(-1).push(index);
   });
-  return found.filter((run) => run.length > 0);
+  return joined.filter((run) => run.length > 0);
 };
 
 const time = (ms, spanMs) =>
@@ -53,9 +53,9 @@ export const Chart = ({ format, series, times, title }) => {
   const shown = ({ values }) => (marked === null ? newest(values) : values[marked]);
   return h("figure", { className: "df-chart" },
     h("figcaption", { id }, h("span", { className: "df-strong" }, title),
-      series.map((one, index) => h("span", { className: "df-legend", key: one.name },
-        h("i", { "aria-hidden": true, className: `df-line${index}` }), series.length > 1 && `${one.name} `,
-        shown(one) === null ? "–" : format(shown(one)))),
+      series.map((curve, index) => h("span", { className: "df-legend", key: curve.name },
+        h("i", { "aria-hidden": true, className: `df-line${index}` }), series.length > 1 && `${curve.name} `,
+        shown(curve) === null ? "–" : format(shown(curve)))),
       h("span", { className: "df-muted" }, marked === null ? "latest" : time(times[marked], spanMs))),
     h("svg", { "aria-labelledby": id, className: "df-plot", onKeyDown: step, onPointerLeave: () => setAt(null), onPointerMove: follow,
       preserveAspectRatio: "none", ref: box, role: "img", tabIndex: 0, viewBox: `0 0 ${WIDTH} ${HEIGHT}` },

@@ -39,8 +39,8 @@ export const clientOf = ({ base, query = {}, token = null }) => {
       const slow = error.name === "TimeoutError";
       throw new ApiError(0, slow ? "SLOW" : "NO_ANSWER", slow ? `It did not answer within ${PATIENCE_MS / 1000} s.` : "It does not answer.");
     }
-    const said = Date.parse(response.headers.get("Date"));
-    if (said) ahead = said - Date.now();
+    const date = Date.parse(response.headers.get("Date"));
+    if (date) ahead = date - Date.now();
     if (response.status === 204) return null;
     const answer = await response.json().catch(() => null);
     if (response.ok && answer !== null) return answer;

@@ -33,17 +33,17 @@ const YAML = "application/yaml";
 // A part of a document, laid over the one that is kept.
 export const Change = ({ close, name }) => {
   const [text, setText] = useState("");
-  const [made, setMade] = useState(null);
+  const [changed, setChanged] = useState(null);
   const [run, busy, error] = useChange();
   const send = () => run(async (client) => {
-    const found = await client.sendText(pipelinePath(name), text, YAML, "PATCH");
-    if (found.warnings.length) setMade(found);
+    const answer = await client.sendText(pipelinePath(name), text, YAML, "PATCH");
+    if (answer.warnings.length) setChanged(answer);
     else close();
   });
   return h(Dialog, { close, title: `Change ${name}`,
-    footer: made ? h(Button, { kind: "solid", onClick: close }, "Close") : h(Fragment, null, h(Button, { onClick: close }, "Cancel"),
+    footer: changed ? h(Button, { kind: "solid", onClick: close }, "Close") : h(Fragment, null, h(Button, { onClick: close }, "Cancel"),
       h(Button, { busy: busy !== null, disabled: !text.trim(), kind: "solid", onClick: send }, "Change it")) },
-  made ? made.warnings.map((warning) => h(Alert, { key: warning, tone: "warning" }, warning)) : h(Stack, null,
+  changed ? changed.warnings.map((warning) => h(Alert, { key: warning, tone: "warning" }, warning)) : h(Stack, null,
     h("p", null, h(Words, { text: "Write the keys that change, from the top; `null` removes one. Sinks and processors are found by their `id`, and `$remove: true` takes one out. A pipeline that runs is started anew, once the whole was found to be right." })),
     h(Field, { label: "What changes" },
       h(Textarea, { onChange: ({ target }) => setText(target.value), placeholder: PATCH, rows: 10, spellCheck: false, value: text })),
@@ -53,7 +53,7 @@ export const Change = ({ close, name }) => {
 export const Create = ({ close, open }) => {
   const [text, setText] = useState("");
   const [verdict, setVerdict] = useState(null);
-  const [made, setMade] = useState(null);
+  const [created, setCreated] = useState(null);
   const [run, busy, error] = useChange();
   const write = (value) => {
     setText(value);
@@ -61,13 +61,13 @@ export const Create = ({ close, open }) => {
   };
   const check = () => run(async (client) => setVerdict(await client.sendText("validate", text, YAML)), "check");
   const make = () => run(async (client) => {
-    const found = await client.sendText("pipelines", text, YAML);
-    if (found.warnings.length) setMade(found);
-    else open(found.name);
+    const answer = await client.sendText("pipelines", text, YAML);
+    if (answer.warnings.length) setCreated(answer);
+    else open(answer.name);
   }, "make");
-  if (made) {
-    return h(Dialog, { close: () => open(made.name), footer: h(Button, { kind: "solid", onClick: () => open(made.name) }, "Go to it"), title: `${made.name} was created` },
-      made.warnings.map((warning) => h(Alert, { key: warning, tone: "warning" }, warning)));
+  if (created) {
+    return h(Dialog, { close: () => open(created.name), footer: h(Button, { kind: "solid", onClick: () => open(created.name) }, "Go to it"), title: `${created.name} was created` },
+      created.warnings.map((warning) => h(Alert, { key: warning, tone: "warning" }, warning)));
   }
   return h(Dialog, { close, title: "New pipeline",
     footer: h(Fragment, null, h(Button, { onClick: close }, "Cancel"),

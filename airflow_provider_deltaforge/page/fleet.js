@@ -26,7 +26,7 @@ const hasText = (pipeline, text) => {
   return words.filter(Boolean).join("\n").toLowerCase().includes(text.toLowerCase());
 };
 
-const choices = (found) => [...new Set(found.filter(Boolean))].sort();
+const choices = (values) => [...new Set(values.filter(Boolean))].sort();
 
 export const chosen = (pipelines, view) =>
   inOrder(pipelines).filter((pipeline) =>

@@ -44,11 +44,11 @@ export const Command = ({ children, label }) =>
 const layoutOf = ({ right, wide }) => (right ? "df-right" : wide ? "df-wide" : undefined);
 
 // A column without a name holds buttons, and is there if any row has one.
-export const Grid = ({ columns: all, empty, label, rows: found }) => {
-  if (found.length === 0) return h("p", { className: "df-muted" }, empty);
-  const kept = all.map(({ name }, index) => name !== "" || found.some(({ cells }) => cells[index]));
-  const columns = all.filter((_, index) => kept[index]);
-  const rows = found.map((row) => ({ ...row, cells: row.cells.filter((_, index) => kept[index]) }));
+export const Grid = ({ columns: possible, empty, label, rows: all }) => {
+  if (all.length === 0) return h("p", { className: "df-muted" }, empty);
+  const kept = possible.map(({ name }, index) => name !== "" || all.some(({ cells }) => cells[index]));
+  const columns = possible.filter((_, index) => kept[index]);
+  const rows = all.map((row) => ({ ...row, cells: row.cells.filter((_, index) => kept[index]) }));
   return h("div", { className: "df-grid" },
     h(table.Root, { "aria-label": label, role: "table" },
       h(table.Head, { role: "rowgroup" }, h(table.Row, { role: "row" }, columns.map((column) =>

@@ -85,7 +85,7 @@ const Table = ({ mayReload, name, table }) => {
         ["primary key", detail.primary_key.length ? detail.primary_key.join(", ") : "none"]] }),
       h(Grid, { columns: [{ name: "#", right: true }, { name: "Column" }, { name: "Type" }], empty: "It has no columns.", label: "Columns",
         rows: detail.columns.map((column) => ({ cells: [number(column.ordinal_position), h("span", { className: "df-strong" }, column.name), describe(column)], key: column.name })) }))),
-    h(Answered, { answer: versions }, (found) => h(Versions, { key: path, path, versions: found })));
+    h(Answered, { answer: versions }, (entries) => h(Versions, { key: path, path, versions: entries })));
 };
 
 export const Schemas = ({ pipeline: { name, rights } }) => {

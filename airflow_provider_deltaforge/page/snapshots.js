@@ -103,7 +103,7 @@ export const CopyDialog = ({ close, name, source }) => {
     const done = await run((client) => client.send("POST", pipelinePath(name, "snapshots"), { tables: chosen, where: where.trim() || null }));
     if (done) close();
   };
-  const toggle = (table) => (on) => setChosen(on ? [...chosen, table] : chosen.filter((one) => one !== table));
+  const toggle = (table) => (on) => setChosen(on ? [...chosen, table] : chosen.filter((other) => other !== table));
   const needsOne = where.trim() && chosen.length !== 1;
   return h(Dialog, { close, title: `Copy tables of ${name} again`,
     footer: h(Fragment, null, h(Button, { onClick: close }, "Cancel"),

@@ -48,7 +48,7 @@ const Sensed = ({ name, table }) => {
   const schema = useAnswer(path, {}, SLOWLY_MS);
   const exported = useAnswer(`${path}/json-schema`, {}, SLOWLY_MS);
   return h(Section, { title: table },
-    h(Answered, { answer: schema }, (found) => h(Fragment, null, h(Fields, { fields: found.fields }), h(Changes, { changes: found.evolutions }))),
+    h(Answered, { answer: schema }, ({ evolutions, fields }) => h(Fragment, null, h(Fields, { fields }), h(Changes, { changes: evolutions }))),
     h("details", null, h("summary", null, "As JSON Schema"),
       h(Switched, { answer: exported, what: "The export" }, (text) => h(Command, { label: "JSON Schema" }, JSON.stringify(text, null, 2)))));
 };
