@@ -13,6 +13,7 @@ RUNNING = (
     "status orders",
     "schemas orders",
     "sinks list orders",
+    "drift orders",
     "snapshot FILE --again",
     "snapshot FILE --tables shop.orders",
     "snapshot orders.yaml --tables shop.orders",
