@@ -280,7 +280,8 @@ class SchemaSensor:
         nothing = np.zeros(0, np.int64)
         if table.is_done():
             return nothing
-        warm = min(count, max(0, sampling.warmup_events - record.sampled))
+        left = 0 if record.stabilized else sampling.warmup_events - record.sampled
+        warm = min(count, max(0, left))
         first = warm + -(start + warm) % sampling.sample_rate
         if not warm and first >= count:
             return nothing

@@ -127,6 +127,17 @@ def test_a_stable_table_goes_on_to_look_for_json_in_columns_that_were_null():
     assert list(sensed.record().root.fields) == ["late"]
 
 
+def test_a_stable_table_is_sampled_while_a_column_is_awaited():
+    sensed = Sensed(
+        sampling={"warmup_events": 1000, "sample_rate": 5}, deep_inspect={"max_sample_size": 2}
+    )
+    sensed.observe(*rows(None, None))
+    for number in range(2, 12):
+        sensed.observe(*rows({f"at{number}": 1}))
+
+    assert list(sensed.record().root.fields) == ["at5", "at10"]
+
+
 def test_tables_and_columns_are_chosen_by_patterns():
     tables = {"include": ["orders%", "crm.*"], "exclude": ["%_audit"]}
     columns = {"include": ["data", "orders.more%"], "exclude": ["crm.users.data"]}
