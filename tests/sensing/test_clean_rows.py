@@ -30,7 +30,7 @@ def assert_clean(batches, type_system, table_count):
     assert len(found) == table_count
 
 
-@pytest.mark.parametrize("name", ["mysql", "mariadb"])
+@pytest.mark.parametrize("name", ["mysql", pytest.param("mariadb", marks=pytest.mark.long)])
 def test_mysql(name, request):
     server = request.getfixturevalue(f"{name}_server")
     chosen = tables_for(name)

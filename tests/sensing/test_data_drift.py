@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.processors.mask.settings import Mask
 from airflow_provider_deltaforge.sensing.data_drift.detector import HIDDEN, SAMPLE_CHARACTERS
 from airflow_provider_deltaforge.sensing.data_drift.findings import combined
 from tests.sensing.drift_rows import SHOP, detector, drift, rows
@@ -308,3 +309,13 @@ def test_findings_add_up():
         batch := rows(with_(n="1"), with_(n="2"), {"id": 1, "name": "a"}, with_(new=1)), batch
     )
     assert whole == at_once
+
+
+def test_a_mask_hides_the_columns_that_its_rules_name():
+    mask = Mask(
+        rules=[
+            {"columns": ["*.orders.NAME"], "action": "redact"},
+            {"columns": ["shop.*.j.inner.field"], "action": "redact"},
+        ]
+    )
+    assert [c.name for c in SHOP.columns if mask.hides(SHOP, c.name)] == ["name", "j"]
