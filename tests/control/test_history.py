@@ -4,6 +4,10 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.history import HistoryRange, history
+from airflow_provider_deltaforge.control.metrics import observe
+from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.engine.base.heartbeat import ProgressReport
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.errors import FencedError, SpecError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.memory import MemoryStore
@@ -204,6 +208,25 @@ def test_the_next_driver_goes_on_with_the_minute_of_the_one_before():
     shown = history(pipeline.store, pipeline.name, HistoryRange.of("10m", ""))
     assert sum(point["events"] or 0 for point in shown["points"]) == 120
     assert shown["points"][-1]["latency_p50_ms"] is not None
+
+
+@pytest.mark.parametrize("damaged", [b"no record", b'{"v": 7, "hour": 1}'])
+def test_no_pipeline_stops_for_a_record_that_cannot_be_read(clock, damaged):
+    pipeline = InProcess()
+    for hour in range(HOURS_KEPT):
+        pipeline.store.put(names.HISTORY, f"{pipeline.name}/{hour:02}", damaged)
+    pipeline.store.put(names.MEASUREMENTS, pipeline.name, damaged)
+    context = pipeline.context()
+    report = ProgressReport(context, LaneStats(), "running")
+    report.resume(begins=False)
+    for _ in range(2):
+        report.next(None)
+        clock.now_s += 60
+    report.next(None)
+    pipeline.store.transact([*report.history.writes(), *report.measurements(is_last=True)])
+    assert len(History(pipeline.store, pipeline.name).samples()) == 2
+    (observed,) = observe(pipeline.store, [status(pipeline.store, pipeline.name)])
+    assert observed.measured is not None
 
 
 def test_a_driver_that_is_fenced_adds_nothing_to_the_history(clock):

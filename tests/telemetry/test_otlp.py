@@ -3,6 +3,7 @@
 import gzip
 import os
 import threading
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -11,6 +12,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from airflow_provider_deltaforge.api.access import on_this_machine
+from airflow_provider_deltaforge.api.context import ApiContext
+from airflow_provider_deltaforge.cli.rest import fleet_metrics
 from airflow_provider_deltaforge.control.metrics import families, observe, without_pushing
 from airflow_provider_deltaforge.control.push import pushing_pipeline
 from airflow_provider_deltaforge.control.status import status
@@ -177,3 +181,15 @@ def test_a_driver_sends_its_own_pipeline_and_serve_leaves_it_out(receiver):
 def test_drivers_of_who_sends_do_not_send(receiver):
     assert otlp.is_wanted()
     assert not otlp.is_wanted({**os.environ, **otlp.of_drivers()})
+
+
+def test_serve_sends_every_pipeline_of_its_store_and_its_own_requests(receiver):
+    pipeline = InProcess()
+    context = ApiContext(lambda: nullcontext(pipeline.store), None, None, on_this_machine())
+    context.request_counts.note({"method": "GET"}, 200, 0.1)
+    with otlp.pushing(fleet_metrics(context)):
+        pass
+    (point,) = receiver.metrics()["deltaforge_pipeline_status"].gauge.data_points
+    assert attributes(point) == {"pipeline": pipeline.name, "tenant": "tests"}
+    (point,) = receiver.metrics()["deltaforge_api_requests"].sum.data_points
+    assert attributes(point) == {"method": "GET", "route": "other", "status": "200"}

@@ -269,8 +269,15 @@ class ProgressReport:
         if not is_last and now_s < self._measured_s + self._context.job.tuning.measure_s:
             return []
         self._measured_s = now_s
+        try:
+            return [put_measurements(self._context.pipeline.name, self._measurements())]
+        except Exception as error:  # noqa: BLE001 - no pipeline stops for its metrics
+            _log.warning("not measured: %s: %s", type(error).__name__, redacted(str(error)))
+            return []
+
+    def _measurements(self) -> Measurements:
         policy = self._stats.policy
-        measured = Measurements(
+        return Measurements(
             generation=self._context.job.generation,
             version=__version__,
             required=sorted(policy.required) if policy is not None else [],
@@ -278,7 +285,6 @@ class ProgressReport:
             counts=self._stats.measured.counts(),
             gauges=self._stats.measured.gauges(),
         )
-        return [put_measurements(self._context.pipeline.name, measured)]
 
     def _judge(self, outcome: Outcome | None) -> tuple[Status, str | None, str | None]:
         if outcome is not None and outcome.why != "window":

@@ -253,7 +253,7 @@ class Lane:
             while True:
                 position, commit_ms = self._stats.slowest, self._stats.counted.last_commit_ms
                 retention = None
-                with suppress(DeltaForgeError):  # The reader says it, if the source is away.
+                with suppress(Exception):  # The reader says it, if the source is away.
                     if position is not None:
                         retention = self._source.log_retention(position, commit_ms)
                 self._measured.retains(retention)

@@ -5,6 +5,7 @@ is over is written with a heartbeat, in its transaction. A record holds the minu
 records are used again in a ring, so that a pipeline's history never takes more room.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -12,10 +13,13 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Put, Store
 from airflow_provider_deltaforge.storage.records.record import Record
 from airflow_provider_deltaforge.storage.records.stats import Counts, Latency, Stats
+
+_log = logging.getLogger(__name__)
 
 HOURS_KEPT = 26
 """Of which one is not over, and one is about to be written over."""
@@ -80,7 +84,7 @@ class History:
     def samples(self) -> list[MinuteSample]:
         """Return every minute that is kept and over, by time."""
         found = self._store.items(names.HISTORY, f"{self._pipeline}/")
-        hours = [self._read(text) for _, text in found]
+        hours = [hour for _, text in found if (hour := self._read(text)) is not None]
         return [
             sample
             for hour in sorted(hours, key=lambda hour: hour.hour)
@@ -106,8 +110,12 @@ class History:
         record = stored.with_samples(samples)
         return Put(names.HISTORY, key, record.model_dump_json().encode())
 
-    def _read(self, text: bytes) -> HistoryHour:
-        return HistoryHour.from_stored(text, f"the history of pipeline {self._pipeline!r}")
+    def _read(self, text: bytes) -> HistoryHour | None:
+        try:
+            return HistoryHour.from_stored(text, f"the history of pipeline {self._pipeline!r}")
+        except FatalError as error:  # No pipeline stops for its history: the hour begins anew.
+            _log.warning("passed over: %s", error)
+            return None
 
 
 class HistoryRecorder:

@@ -5,17 +5,21 @@ the transaction of a heartbeat. A new number is a field here, what raises it (mo
 ``engine.base.measurements``), and a row in ``control.metrics``.
 """
 
+import logging
 from bisect import bisect_left
 from functools import partial
 from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Put, Store
 from airflow_provider_deltaforge.storage.records.record import Record
 from airflow_provider_deltaforge.storage.records.stats import Counts, Latency
+
+_log = logging.getLogger(__name__)
 
 TABLES_MAX = 50
 SENSING_BUCKETS_S = (0.000_001, 0.000_01, 0.000_1, 0.001, 0.01, 0.1)
@@ -173,8 +177,13 @@ def measurements(store: Store, pipeline: str) -> Measurements | None:
 
 def all_measurements(store: Store) -> dict[str, Measurements]:
     """Return what was measured of every pipeline, by name."""
-    return {name: _read(name, text) for name, text in store.items(names.MEASUREMENTS)}
+    found = {name: _read(name, text) for name, text in store.items(names.MEASUREMENTS)}
+    return {name: measured for name, measured in found.items() if measured is not None}
 
 
-def _read(pipeline: str, text: bytes) -> Measurements:
-    return Measurements.from_stored(text, f"the measurements of pipeline {pipeline!r}")
+def _read(pipeline: str, text: bytes) -> Measurements | None:
+    try:
+        return Measurements.from_stored(text, f"the measurements of pipeline {pipeline!r}")
+    except FatalError as error:  # No pipeline stops for its metrics: they begin anew.
+        _log.warning("passed over: %s", error)
+        return None
