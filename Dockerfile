@@ -15,7 +15,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY airflow_provider_deltaforge/__init__.py airflow_provider_deltaforge/__init__.py
 COPY spark_jobs spark_jobs
 COPY dags dags
-ARG EXTRAS=mysql,postgres,kafka,redis,nats,http,turso,javascript,sql,contract,avro,api
+ARG EXTRAS=mysql,postgres,kafka,redis,nats,http,turso,javascript,sql,contract,avro,sensing,api
 RUN /opt/deltaforge/bin/pip install --no-cache-dir ".[${EXTRAS}]"
 COPY airflow_provider_deltaforge airflow_provider_deltaforge
 RUN /opt/deltaforge/bin/pip install --no-cache-dir --no-deps --force-reinstall ".[${EXTRAS}]"

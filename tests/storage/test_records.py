@@ -21,6 +21,7 @@ from airflow_provider_deltaforge.storage.records.failover import (
     KnownServer,
     Reconciliation,
 )
+from airflow_provider_deltaforge.storage.records.sensing import SensedTable, SensedTables
 from airflow_provider_deltaforge.storage.records.snapshots import (
     ChunkDone,
     SnapshotRecord,
@@ -70,6 +71,18 @@ FIRST_FORMAT = {
         b'"charset":"utf8mb4","collation":"utf8mb4_bin","labels":["a","b"]}],'
         b'"primary_key":["id"]},"position":{"file":"binlog.000001","pos":4}}'
     ),
+    SensedTable: (
+        b'{"v":1,"tenant":"acme","table":"shop.orders","column":"data","fingerprint":"93b405a7f84b'
+        b'00c2","sequence":2,"event_count":3,"sampled":3,"first_seen_ms":4,"last_seen_ms":5,'
+        b'"cache_hits":2,"cache_misses":1,"root":{"types":["object"],"seen":3,"fields":{"id":'
+        b'{"types":["integer"],"seen":3},"kind":{"types":["null","string"],"seen":3,"nulls":1,'
+        b'"values":{"a":2}},"sessions":{"types":["object"],"optional":true,"seen":2,"dynamic":'
+        b'{"types":["array"],"elements":{"types":["number"]},"values":null}}}},"maps":[{"path":'
+        b'["sessions"],"objects":2,"keys":4,"next_decision":100,"decided":"map","confidence":0.75,'
+        b'"unique_keys":4,"distinct":"AgEHDAMI","frequent":"BAEKBw==","examples":["s1"]}],'
+        b'"evolutions":[{"sequence":1,"fingerprint":"520ccc32edeef1c2","at_ms":4},{"sequence":2,'
+        b'"fingerprint":"93b405a7f84b00c2","at_ms":5,"added":["sessions"]}]}'
+    ),
 }
 
 
@@ -116,6 +129,7 @@ def _readers(store):
         DeadLetter: lambda: list(DeadLetterRecords(store, "orders").read()),
         KnownServer: Failovers(store, "orders").identity,
         Reconciliation: Failovers(store, "orders").latest,
+        SensedTable: SensedTables(store, "orders", "acme").all,
     }
 
 
@@ -126,6 +140,7 @@ _PLACES = {
     ChunkDone: (names.SNAPSHOTS, "orders/done/r/c1"),
     KnownServer: (names.FAILOVER, "identity:orders"),
     Reconciliation: (names.FAILOVER, "orders/reconciliation"),
+    SensedTable: (names.SENSING, "orders/acme/shop.orders:data"),
 }
 
 
