@@ -11,12 +11,23 @@ from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control, Progress, heartbeat
+from airflow_provider_deltaforge.storage.records.data_drift import (
+    ColumnDrift,
+    DataDriftRecords,
+    TableDataDrift,
+)
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.history import History, MinuteSample
 from airflow_provider_deltaforge.storage.records.requests import (
     SnapshotRequest,
     SnapshotResults,
     result_of,
+)
+from airflow_provider_deltaforge.storage.records.sensing import (
+    Evolution,
+    SensedTable,
+    SensedTables,
+    SensedValue,
 )
 from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 from airflow_provider_deltaforge.storage.records.stats import (
@@ -63,6 +74,7 @@ def fill(store, owner=OWNER, *, hostile=True):
     blocked = {"cache": SinkProgress(status="blocked", reason=reason, events=5_120, retries=31)}
     stock.says("blocked", events=5_120, error_class="retryable", reason=reason, sinks=blocked)
     clicks = _Pipeline(store, "clicks", "globex", {"team": "web", "tier": "3"}, owner)
+    _add_structure(store, "clicks", "globex", ["web", "app"], ['"12,50"', '"n/a"'])
     clicks.says("snapshotting", events=61_002)
     _add_copies(store, "clicks", finished=False)
     filled = [orders, payments, stock, clicks]
@@ -79,6 +91,7 @@ def _visitors(store, owner):
     counts = {f"shop.{name}": TableCounts(events={"c": 3, "t": 1}) for name in HOSTILE}
     visitors.says("running", events=19, lag_ms=93_000, sinks=sinks, tables=counts)
     store.transact([TableRecords(store, "visitors").stop(f"shop.{HOSTILE[1]}", HOSTILE[0], 1)])
+    _add_structure(store, "visitors", "acme", HOSTILE, HOSTILE)
     for text in HOSTILE:
         _set_aside(store, "visitors", text, {text: text}, "kafka", text)
     return visitors
@@ -114,6 +127,7 @@ class _Pipeline:
                     {"type": "file", "config": {"id": "files", "path": f"/tmp/{name}.jsonl"}}
                 ],
                 "journal": {"enabled": True},
+                "schema_sensing": {"enabled": name in {"clicks", "visitors"}},
             },
         }
         self.store, self.name = store, name
@@ -261,6 +275,62 @@ def _add_copies(store, name, *, finished):
     counted = {"shop.orders": {"chunks": 1, "rows": 12_000}}
     store.transact(SnapshotResults(store, name).put(result_of(served, "done", tables=counted)))
     Control(store, name).update(lambda old: old.model_copy(update={"requests": [waiting]}))
+
+
+def _add_structure(store, name, tenant, words, samples):
+    """Write what sensing has learned of a table whose column ``meta`` is JSON, and its drift."""
+    first, last = _ago_ms(7200), _ago_ms(5)
+    fields = {
+        "source": SensedValue(types=["string"], seen=900, values=dict.fromkeys(words, 300)),
+        "tags": SensedValue(types=["array"], elements=SensedValue(types=["string"])),
+        words[0]: SensedValue(types=["null", "integer"], optional=True, nulls=3, seen=90),
+    }
+    meta = SensedValue(types=["object"], fields=fields)
+    row = SensedValue(types=["object"], fields={"id": SensedValue(types=["integer"]), "meta": meta})
+    began = Evolution(sequence=1, fingerprint="0b691f41a9cb4289", at_ms=first)
+    changed = Evolution(
+        sequence=2, fingerprint="1b160b1f10064210", at_ms=last, added=[f"meta.{words[0]}"]
+    )
+    shared = {
+        "tenant": tenant,
+        "table": "shop.clicks",
+        "first_seen_ms": first,
+        "last_seen_ms": last,
+        "event_count": 61_002,
+        "stabilized": True,
+        "cache_hits": 60_410,
+        "cache_misses": 592,
+        "evolutions": [began, changed],
+        "sequence": 2,
+        "fingerprint": changed.fingerprint,
+    }
+    tables = SensedTables(store, name, tenant)
+    drift = TableDataDrift(
+        table="shop.clicks",
+        fingerprint="sha256:1b16",
+        spec_hash="",
+        since_ms=first,
+        events_analyzed=61_002,
+        events_with_drift=42,
+        columns=[
+            ColumnDrift(
+                column="price",
+                drift_type="type_mismatch",
+                expected="decimal(10,2)",
+                observed=["string"],
+                count=42,
+                first_seen_ms=first,
+                last_seen_ms=last,
+                samples=samples[:5],
+            )
+        ],
+    )
+    sensed = [
+        SensedTable(root=row, **shared),
+        SensedTable(root=meta, column="meta", **shared),
+    ]
+    writes = [*map(tables.put, sensed), *DataDriftRecords(store, name).put([drift])]
+    store.transact(writes)
 
 
 def add_backfill(store, name):

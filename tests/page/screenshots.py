@@ -81,6 +81,8 @@ def _pictures(page):
     page.get_by_label("How far back").select_option("6h")
     page.locator(".df-plot").first.hover(position={"x": 150, "y": 40})
     _take(page, "page-pipeline", full_page=True)
+    page.goto("/ui/?pipeline=clicks&tab=structure&sensed=shop.clicks:meta")
+    _take(page, "page-structure", full_page=True)
     for tab in ("copies", "schemas"):
         page.goto(f"/ui/?pipeline=orders&tab={tab}")
         _take(page, f"page-{tab}", full_page=True)

@@ -155,7 +155,7 @@ def test_a_pipeline_shows_its_history_schemas_and_copies(enter):
         ["amount", "absent", "decimal(10,2), NOT NULL"],
     ]
     page.get_by_role("tab", name="Structure").click()
-    page.get_by_role("region", name="Drift").wait_for()
+    page.get_by_text("spec.schema_sensing.enabled").first.wait_for()
 
 
 def test_names_and_values_are_text_on_a_phone_in_the_dark(served, browser):
@@ -168,6 +168,12 @@ def test_names_and_values_are_text_on_a_phone_in_the_dark(served, browser):
             page.locator(":is([role=tabpanel], .df-stack) :is(table, pre, p)").first.wait_for()
             assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], query
             assert page.locator("#page :is(img, script, iframe)").count() == 0
+        page.goto("/ui/?pipeline=visitors&tab=structure&sensed=shop.clicks:meta")
+        page.get_by_text(f"one of {', '.join(sorted(HOSTILE))}").wait_for()
+        page.get_by_text(f"meta.{HOSTILE[0]}", exact=True).last.wait_for()
+        page.get_by_text(" · ".join(HOSTILE[:5]), exact=True).wait_for()
+        page.get_by_text("As JSON Schema").click()
+        page.get_by_text("json-schema.org").wait_for()
         page.goto("/ui/?pipeline=visitors&tab=dead-letters")
         for text in (HOSTILE[0], HOSTILE[1], HOSTILE[4]):
             page.get_by_text(text, exact=True).first.wait_for()
