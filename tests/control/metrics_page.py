@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.control.metrics import (
     OF_STORE,
     PREFIX,
     ROWS,
+    drift,
     pipelines,
     processors,
     sensing,
@@ -23,6 +24,7 @@ GROUPS = {
     "Sinks": sinks.ROWS,
     "Processors and dead letters": processors.ROWS,
     "Schema sensing": sensing.ROWS,
+    "Data drift": drift.ROWS,
 }
 assert sum(map(len, GROUPS.values())) == len(ROWS), "a module of metrics has no heading here"
 

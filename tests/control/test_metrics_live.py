@@ -47,6 +47,7 @@ spec:
     - {{type: outbox, topic: live.outbox}}
     - {{type: filter, ops: [create, read]}}
     - {{type: mask, rules: [{{columns: [live.orders.v], action: redact}}]}}
+    - {{type: javascript, id: odd, inline: "{script}"}}
   journal: {{enabled: true}}
   schema_sensing: {{enabled: true, sampling: {{warmup_events: 1, sample_rate: 2}}}}
   sinks:
@@ -71,12 +72,16 @@ sink_latency_seconds sink_bytes sink_routing_errors sink_reconnects sink_checkpo
 sink_last_checkpoint_ts sink_txn_commits sink_txn_aborts kafka_produce_retries
 kafka_producer_queue_messages kafka_producer_queue_bytes coordinator_sink_timeout checkpoints
 last_checkpoint_ts pipeline_evolutions schema_events schema_evolutions
-schema_sensing_cache_hits schema_sensing_cache_misses schema_sensing_seconds
+schema_sensing_cache_hits schema_sensing_cache_misses schema_sensing_seconds schema_drift_detected
 schema_tables_total schema_dynamic_maps_total avro_encode avro_schema_registrations
 avro_encode_failure dlq_events dlq_entries dlq_saturation_ratio dlq_evicted dlq_rejected
 dlq_write_failures pipeline_channel_depth api_requests
 """
 """Of the documents, counters without ``_total``; those of sinks that are refused are left out."""
+ODD = (
+    "function processBatch(es) { for (const e of es) if (e.after && e.after.id === 2) "
+    "e.after.extra = 1; return es; }"
+)
 STATEMENTS = (
     "INSERT INTO orders VALUES (1, 'orders', 'x')",
     "INSERT INTO orders VALUES (2, 'orders', 'x')",
@@ -121,6 +126,7 @@ def url(tmp_path_factory, mysql_server, kafka_server, schema_registry_server, po
         kafka=kafka_server.url,
         registry=schema_registry_server.url,
         away=f"{HOST}:{free_port()}",
+        script=ODD,
     )
     location = StoreLocation.from_dsn(f"sqlite:///{place / 'state.db'}")
     initial = {"snapshot": {"mode": "initial"}}
