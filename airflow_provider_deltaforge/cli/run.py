@@ -352,6 +352,8 @@ def _run_lane(
             rest=stopping.wait,
             stopping=stopping.is_set,
         )
+        where = StoreLocation.from_dsn(store).shown()
+        err.print(f"{name} runs in this process, its state in {where}; Ctrl-C ends it in order")
         job = LaunchSpec(name, generation, "local", store)
         task = Attendance(state, backend, job, owner)
         done = threading.Event()

@@ -304,13 +304,22 @@ def test_run_keeps_its_state_where_the_document_says(tmp_path):
     words = ["run", str(tmp_path / "orders.yaml"), "--local", "--api-addr", "off"]
     environment = {key: value for key, value in os.environ.items() if key != "DELTAFORGE_STORE"}
     told = {**environment, "OUTPUT": str(tmp_path)}
-    process = subprocess.Popen([*MODULE, *words], cwd=tmp_path, env=told)
+    process = subprocess.Popen(
+        [*MODULE, *words], cwd=tmp_path, env=told, stderr=subprocess.PIPE, text=True
+    )
     try:
         wait_until(own.exists)
+        # What it does is on the console, and so is where its state is.
+        lines = [process.stderr.readline()]
+        while "the pipeline is running" not in lines[-1] and lines[-1]:
+            lines.append(process.stderr.readline())
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(PATIENCE_S)
+        _, rest = process.communicate(timeout=PATIENCE_S)
     assert not (tmp_path / ".deltaforge").exists()
+    assert "orders runs in this process, its state in" in "".join(lines)
+    assert "INFO" in lines[-1]
+    assert "the pipeline is stopped" in rest
 
 
 def test_run_refuses_a_store_that_differs_from_the_documents(tmp_path):

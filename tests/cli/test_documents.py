@@ -5,7 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from airflow_provider_deltaforge.cli import serve
 from airflow_provider_deltaforge.cli.app import app
+from airflow_provider_deltaforge.cli.options import DEFAULT_STORE, common_store
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.records.control import Control
 from tests.control.bench import DOCUMENT
@@ -47,3 +49,23 @@ def test_a_pipeline_is_deleted_with_its_name_only(pipeline):
     assert Control.list_pipelines(pipeline) == ["orders"]
     assert "orders is deleted" in deltaforge("delete", "orders", "--confirm", "orders")
     assert Control.list_pipelines(pipeline) == []
+
+
+def test_serve_keeps_the_store_that_its_documents_name(tmp_path, monkeypatch):
+    """As `deltaforge --config` does in the documents; an option or variable goes before."""
+    monkeypatch.delenv("DELTAFORGE_STORE", raising=False)
+    own = f"{DOCUMENT}  storage: {{backend: sqlite, path: {tmp_path}/own.db}}\n"
+    other = own.replace("own.db", "other.db")
+    assert common_store([DOCUMENT, own, "wrong: ["], None) == f"sqlite:///{tmp_path}/own.db"
+    assert common_store([own, other], "sqlite:///x.db") == "sqlite:///x.db"
+    assert common_store([DOCUMENT], None) == DEFAULT_STORE
+    with pytest.raises(SpecError, match=r"several state stores \(.*own\.db, .*other\.db\)"):
+        common_store([own, other], None)
+
+    assert serve.store_of("sqlite", None, None) is None
+    monkeypatch.setenv("DELTAFORGE_STORE", "sqlite:///env.db")
+    assert serve.store_of("sqlite", None, None) == "sqlite:///env.db"
+    assert serve.store_of("sqlite", tmp_path / "s.db", None) == f"sqlite:///{tmp_path}/s.db"
+    assert serve.store_of("postgres", None, "host=h") == "host=h"
+    with pytest.raises(SpecError, match="drivers are processes of their own"):
+        serve.store_of("memory", None, None)

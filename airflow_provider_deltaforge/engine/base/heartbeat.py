@@ -23,6 +23,7 @@ from airflow_provider_deltaforge.storage.records.measurements import put as put_
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _DRAIN_GRACE_S = 10.0
+_SUMMARY_S = 60.0
 _ENDED_AS: dict[str, Status] = {
     "request": "snapshotting",
     "paused": "paused",
@@ -51,6 +52,7 @@ class Heartbeat:
         self._context = context
         self._stats = stats
         self._report = ProgressReport(context, stats, status)
+        self._log = StatusLog()
         self._done = threading.Event()
         self._writing = threading.Lock()
         self._distress: Distress | None = None
@@ -186,10 +188,36 @@ class Heartbeat:
             ]
             self._context.store.transact(writes, self._context.fence)
             self._report.history.stored()
+            self._log.note(progress)
             if self._distress is not None:
                 self._distress = None
                 distress.write(None)
                 _log.warning("heartbeats are written again")
+
+
+class StatusLog:
+    """Logs what a lane stores of itself: each change of its status, and its work once a minute."""
+
+    def __init__(self) -> None:
+        self._noted: tuple[Status, str | None] | None = None
+        self._summed_s = time.monotonic()
+        self._events: int | None = None
+
+    def note(self, progress: Progress) -> None:
+        """Take in what was stored."""
+        state = (progress.status, progress.error_class)
+        if state != self._noted:
+            self._noted = state
+            level = logging.WARNING if progress.error_class else logging.INFO
+            extra = {"reason": redacted(progress.reason)} if progress.reason else None
+            _log.log(level, "the pipeline is %s", progress.status, extra=extra)
+        now_s, former = time.monotonic(), self._events
+        if former is not None and now_s - self._summed_s < _SUMMARY_S:
+            return
+        self._events, self._summed_s = progress.events, now_s
+        if former is not None and progress.events > former:
+            lag = "" if progress.lag_ms is None else f", lag {progress.lag_ms} ms"
+            _log.info("%d events delivered in a minute%s", progress.events - former, lag)
 
 
 class ProgressReport:
