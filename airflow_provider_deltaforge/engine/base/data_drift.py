@@ -1,10 +1,16 @@
 """Counts data drift, and keeps the counts in the state store beside the checkpoints they cover."""
 
+import logging
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sensing.data_drift.detector import (
     DriftDetector,
     DriftSettings,
@@ -22,6 +28,9 @@ from airflow_provider_deltaforge.storage.records.data_drift import (
 )
 from airflow_provider_deltaforge.storage.records.record import now_ms
 from airflow_provider_deltaforge.storage.records.stats import DataDriftCounts
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_log = logging.getLogger(__name__)
 
 STORE_EVERY_S = 2.0
 """How much of its counts of clean events a driver may lose that is killed; drift is stored with the
@@ -31,7 +40,53 @@ COLUMNS_MAX = 200
 """Columns and ways in which they differ that are kept of one table."""
 
 
-def detector_of(pipeline: Pipeline, schemas: SchemaLookup) -> DriftDetector | None:
+class ProcessedEvents(Protocol):
+    """What processors made of a batch."""
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """Return the events."""
+
+    @property
+    def origins(self) -> Any:
+        """Return the row of the source that each stands for; None: one for one."""
+
+
+class DriftWatch:
+    """Finds data drift, and never holds up what is delivered. Used by one thread at a time."""
+
+    def __init__(self, detector: DriftDetector) -> None:
+        self._detector: DriftDetector | None = detector
+
+    def open(self) -> None:
+        """Compile what is not compiled yet."""
+        if self._detector is not None:
+            self._detector.open()
+
+    def examine(self, source: pa.RecordBatch, done: ProcessedEvents) -> list[TableFindings]:
+        """Return what was found in a batch: nothing, once that has failed.
+
+        Args:
+            source: change events as the source has them.
+            done: what processors made of them.
+        """
+        if self._detector is None:
+            return []
+        try:
+            return self._detector.examine(source, done.rows, done.origins)
+        except RetryableError:
+            return []  # The store is away, which knows the tables: these are not counted.
+        except Exception as error:  # noqa: BLE001 - delivery goes on without it
+            self._detector = None
+            frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
+            # What it says may quote a row.
+            _log.error(
+                "data drift is not looked for: %s at\n%s", type(error).__name__, "".join(frames)
+            )
+            return []
+
+
+def drift_watch_of(pipeline: Pipeline, schemas: SchemaLookup) -> DriftWatch | None:
     """Return what finds data drift in a pipeline's events; None where it is not asked for."""
     spec = pipeline.spec
     sensing = spec.schema_sensing
@@ -43,7 +98,7 @@ def detector_of(pipeline: Pipeline, schemas: SchemaLookup) -> DriftDetector | No
         bool(spec.processors),
         lambda table, column: any(p.hides(table, column) for p in spec.processors),
     )
-    return DriftDetector(settings, schemas)
+    return DriftWatch(DriftDetector(settings, schemas))
 
 
 class DataDriftCounter:
@@ -60,6 +115,7 @@ class DataDriftCounter:
         self._changed: set[str] = set()
         self._is_covered = True
         self._is_urgent = False
+        self._is_off = False
         self._stored_at = time.monotonic()
         self._lock = threading.Lock()
         self._report: DataDriftCounts = DataDriftCounts()
@@ -67,10 +123,16 @@ class DataDriftCounter:
     def load(self) -> None:
         """Go on with what is stored: what was counted beside it is read again, or is lost.
 
+        Records that this release cannot read are left as they are, and nothing is counted.
+
         Raises:
             RetryableError: the store is away.
         """
-        self._tables = self._records.all()
+        try:
+            self._tables = self._records.all()
+        except FatalError as error:
+            self._is_off = True
+            _log.error("data drift is not counted", extra={"reason": redacted(str(error))})
         self._changed.clear()
         self._is_covered, self._is_urgent = True, False
         self._show(self._tables)
@@ -78,7 +140,7 @@ class DataDriftCounter:
     def add(self, findings: Iterable[TableFindings]) -> None:
         """Count what was found in events that are delivered, and not behind a checkpoint yet."""
         at_ms = now_ms()
-        for found in findings:
+        for found in () if self._is_off else findings:
             self._is_covered = False
             self._changed.add(found.table)
             self._is_urgent |= _add(self._record(found, at_ms), found, at_ms)

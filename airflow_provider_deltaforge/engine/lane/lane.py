@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
-from airflow_provider_deltaforge.engine.base.data_drift import DataDriftCounter, detector_of
+from airflow_provider_deltaforge.engine.base.data_drift import DataDriftCounter, drift_watch_of
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
@@ -110,7 +110,7 @@ class Lane:
         self._checkpoints = Checkpoints(
             context.store, context.pipeline.name, spec.source.id, self._progress
         )
-        self._detector = detector_of(context.pipeline, lookup(self._registry))
+        self._drift_watch = drift_watch_of(context.pipeline, lookup(self._registry))
         self._data_drift = DataDriftCounter(context)
         self._stats.data_drift = self._data_drift.report
         self._source_identity = SourceIdentity(context, self._registry)
@@ -180,8 +180,8 @@ class Lane:
         if self._heartbeat.ending.is_set():
             return Outcome(self._heartbeat.why)  # Asked for before the lane was there.
         self._retry(self._rendering.open)
-        if self._detector is not None:
-            self._detector.open()
+        if self._drift_watch is not None:
+            self._drift_watch.open()
         if self._sensing is not None:
             self._retry(self._sensing.open)
         while True:
@@ -328,10 +328,9 @@ class Lane:
             self._sensing.observe(rendered.processed.rows, batch.trigger)
         reach(CrashPoint.BATCH_RENDERED)
         stats = BatchStats.of(batch.rows, batch.nbytes, read_ms)
-        if self._detector is None:
+        if self._drift_watch is None:
             return RenderedBatch(batch, rendered, stats)
-        done = rendered.processed
-        findings = self._detector.examine(batch.rows, done.rows, done.origins)
+        findings = self._drift_watch.examine(batch.rows, rendered.processed)
         return RenderedBatch(batch, rendered, stats, findings)
 
     def _deliver(self, batch: RenderedBatch, delivery: Delivery, reader: LogReader) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
-from airflow_provider_deltaforge.engine.base.data_drift import detector_of
+from airflow_provider_deltaforge.engine.base.data_drift import drift_watch_of
 from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
 from airflow_provider_deltaforge.engine.base.processor_stats import (
@@ -157,7 +157,7 @@ class _Copier:
             self._sink_ids,
         )
         self._senses = spec.schema_sensing.enabled
-        self._detector = detector_of(context.pipeline, lookup(registry))
+        self._drift_watch = drift_watch_of(context.pipeline, lookup(registry))
         self._measured.encodes_by(self._rendering.encoding_counts)
         self._rendering.open()
         try:
@@ -247,9 +247,7 @@ class _Copier:
         )
 
     def _drift_of(self, source: pa.RecordBatch, done: ProcessedBatch) -> list[TableFindings]:
-        if self._detector is None:
-            return []
-        return self._detector.examine(source, done.rows, done.origins)
+        return [] if self._drift_watch is None else self._drift_watch.examine(source, done)
 
     def _begin(self, chunk: TableChunk, cut: Position) -> bool:
         """Keep what the first rows of a chunk show; False when asked to end.
