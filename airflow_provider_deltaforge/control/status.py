@@ -253,17 +253,10 @@ def judge_status(
         word, reason = _before_first_words(record, waited_s, job)
         return PipelineStatus(
             name=name,
-            tenant=record.tenant,
-            source_id=record.source_id,
             status=word,
-            desired=record.desired,
-            generation=record.generation,
             reason=reason,
             since_ms=record.updated_at_ms,
-            restarts=len(record.restarts),
-            **_counted(record),
-            owner=record.owner,
-            handle=record.handle,
+            **_recorded(record),
         )
     stamped_s = (now - progress.heartbeat_at_ms) / 1000
     word, reason = _judge_word(progress, heard, now, job)
@@ -272,28 +265,28 @@ def judge_status(
     distress = job.distress if lives else None
     return PipelineStatus(
         **{**progress.fields(), "sinks": _sinks(progress, word)},
+        **_recorded(record),
         name=name,
-        tenant=record.tenant,
-        source_id=record.source_id,
         status="blocked" if distress is not None else word,
-        desired=record.desired,
-        generation=record.generation,
         since_ms=distress.since_ms if distress is not None else progress.since_ms,
         reason=distress.reason if distress is not None else reason,
         error_class=_RETRYABLE if distress is not None else progress.error_class,
         heartbeat_age_s=heard.silence_s if heard.is_sure else max(heard.silence_s, stamped_s),
-        restarts=len(record.restarts),
-        **_counted(record),
         heartbeat_at_ms=progress.heartbeat_at_ms,
         host=progress.host,
-        owner=record.owner,
-        handle=record.handle,
     )
 
 
-def _counted(record: ControlRecord) -> dict[str, int]:
-    """Return what the control record counts."""
-    return {name: getattr(record, name) for name in ("restarts_total", "pauses", "resumes")}
+_RECORDED = (
+    "tenant", "source_id", "desired", "generation", "owner", "handle", "restarts_total", "pauses",
+    "resumes",
+)  # fmt: skip
+
+
+def _recorded(record: ControlRecord) -> dict[str, Any]:
+    """Return what a status says from the control record."""
+    own = {name: getattr(record, name) for name in _RECORDED}
+    return {**own, "restarts": len(record.restarts)}
 
 
 def has_spoken(record: ControlRecord, progress: Progress) -> bool:

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
+from airflow_provider_deltaforge.sensing.sensor import SchemaSensor
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.records.sensing import SensedTable, SensedTables
-from tests.sensing.sensed import Sensed
+from tests.sensing.sensed import Sensed, batch, settings, text
 
 RECORD_BYTES_MAX = 1 << 20
 
@@ -93,14 +94,12 @@ def test_a_schema_holds_so_many_places_and_no_more():
 
 
 def test_an_error_nobody_foresaw_is_logged_once_without_values(caplog):
-    sensed = Sensed(catalog={})
-
     def fail(*_):
         raise ValueError(" ".join(["secret", "value"]))
 
-    sensed.sensor._schemas = fail
+    sensor = SchemaSensor(settings(), "acme", fail)
     for _ in range(3):
-        sensed.observe({"a": 1})
+        sensor.observe(batch([("shop", "orders", text({"a": 1}))]))
 
     (told,) = caplog.records
     assert told.getMessage().startswith("schema sensing failed with ValueError at:")
