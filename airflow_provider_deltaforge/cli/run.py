@@ -353,7 +353,8 @@ def _run_lane(
             stopping=stopping.is_set,
         )
         where = StoreLocation.from_dsn(store).shown()
-        err.print(f"{name} runs in this process, its state in {where}; Ctrl-C ends it in order")
+        line = f"{name} runs in this process, its state in {where}; Ctrl-C ends it in order"
+        err.print(line, soft_wrap=True, highlight=False)
         job = LaunchSpec(name, generation, "local", store)
         task = Attendance(state, backend, job, owner)
         done = threading.Event()

@@ -41,7 +41,7 @@ _JSON_TYPES = frozenset(("json", "jsonb", "hstore"))
 _TEXT_TYPES = frozenset(
     ("", "text", "tinytext", "mediumtext", "longtext", "varchar", "character varying", "clob")
 )
-_CONTAINERS = pa.array([b"{", b"["], pa.binary())
+_CONTAINERS = (b"{", b"[")
 
 _log = logging.getLogger(__name__)
 
@@ -371,7 +371,7 @@ class SchemaSensor:
         if is_text.any():  # Where the database keeps JSON as text, too, it comes as a string.
             inner = json_fields.as_text(values).cast(pa.binary())
             begins = pc.binary_slice(inner, 0, 1)
-            holds = pc.and_(pc.is_in(begins, _CONTAINERS), pa.array(is_text))
+            holds = pc.and_(pc.is_in(begins, pa.array(_CONTAINERS, pa.binary())), pa.array(is_text))
             holds = pc.and_(holds, pa.array(structures.StructureNumbers(0).of(inner) != 0))
             values = pc.if_else(holds, inner, values)
             if decoded and name not in table.columns and holds.false_count:

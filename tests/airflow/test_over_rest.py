@@ -82,7 +82,8 @@ def test_every_task_succeeds_and_the_stream_outlives_its_window(journey):
         assert journey.rest.task(PIPELINE, journey.run, task_id)["state"] == "success"
     # A copy that was asked for meanwhile may be under way when the window is over.
     told = journey.rest.xcom(PIPELINE, journey.run, "stream")["status"]
-    assert told in {"running", "snapshotting"}
+    # So may the driver's start behind it.
+    assert told in {"running", "snapshotting", "starting"}
 
 
 def test_a_run_by_hand_waits_for_the_window_and_adopts_the_stream(journey):

@@ -213,7 +213,7 @@ def test_what_hangs_does_not_keep_a_process_that_was_asked_to_leave(runs):
         text=True,
     )
     runs.processes.append(process)
-    assert "hanging" in process.stderr.readline()
+    wait_until(lambda: "hanging" in process.stderr.readline())
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=PATIENCE_S)
 

@@ -38,6 +38,8 @@ class Arrivals:
     """By envelope and table: the rows as a consumer would hold them."""
     seen: dict[Change, float] = field(default_factory=dict)
     """When a change first lay in the native output, in seconds since the epoch."""
+    copied: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The stamp of each copied row, by table and id."""
     first_change_at: float | None = None
     """When the first of them came."""
     examples: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -109,21 +111,48 @@ class Arrivals:
             rows.pop(image["id"], None)
         else:
             rows[image["id"]] = change["after"]
+        if envelope == "native" and op == "r":
+            self.copied.setdefault((table, image["id"]), image["updated_us"])
         if envelope == "native" and op != "r":
             stamp = None if op == "d" else image["updated_us"]
             self.seen.setdefault((table, image["id"], stamp), time.time())
             self.first_change_at = self.first_change_at or time.time()
 
 
-def lost(commits: Mapping[Change, float], seen: Mapping[Change, float]) -> list[Change]:
+def lost(
+    commits: Mapping[Change, float],
+    seen: Mapping[Change, float],
+    copied: Mapping[tuple[str, int], int] | None = None,
+) -> list[Change]:
     """Return the changes that never came although the stream ran, in the order of their commits.
 
     The stream is taken to begin with the first commit of which anything came: what was committed
     earlier lay in the tables before the position it started from. If nothing came, all is lost.
+    What a copied row shows is not sent again: the row's first changes, up to the copy's stamp, or
+    up to the deletion of a row that was in no copy.
+
+    Args:
+        commits: when each change was committed.
+        seen: when each came.
+        copied: the stamp of each copied row, by table and id.
     """
     began_at = min((at for change, at in commits.items() if change in seen), default=0.0)
-    missing = (change for change, at in commits.items() if at >= began_at and change not in seen)
-    return sorted(missing, key=lambda change: commits[change])
+    in_order = sorted(commits, key=lambda change: commits[change])
+    by_row: dict[tuple[str, int], list[Change]] = {}
+    for change in in_order:
+        by_row.setdefault(change[:2], []).append(change)
+    shown: set[Change] = set()
+    for row, changes in by_row.items():
+        stamp = (copied or {}).get(row)
+        for at, change in enumerate(changes):
+            ends = change[2] == stamp if stamp is not None else copied and change[2] is None
+            if ends and not any(former in seen for former in changes[: at + 1]):
+                shown.update(changes[: at + 1])
+    return [
+        change
+        for change in in_order
+        if commits[change] >= began_at and change not in seen and change not in shown
+    ]
 
 
 def latencies(

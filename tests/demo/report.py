@@ -28,7 +28,7 @@ def show(
     commits: Mapping[Change, float],
 ) -> bool:
     """Print the report; say whether every change came and the output holds what the source does."""
-    missing = lost(commits, arrivals.seen)
+    missing = lost(commits, arrivals.seen, arrivals.copied)
     equal = _show_tables(console, arrivals, tables, missing)
     _show_latency(console, *latencies(commits, arrivals.seen))
     _show_examples(console, arrivals)

@@ -76,3 +76,19 @@ def test_events_are_laid_out_in_the_width_there_is():
 
     assert max(map(len, text.splitlines())) <= 79
     assert json.loads(text)["before"]["o"] == "value"
+
+
+def test_what_a_copied_row_shows_is_not_lost():
+    commits = {
+        ("orders", 7, 1): 1.0,
+        ("orders", 7, 2): 2.0,
+        ("orders", 7, 3): 3.0,
+        ("orders", 8, 4): 4.0,
+        ("orders", 8, None): 5.0,
+        ("orders", 9, 5): 0.5,
+    }
+    seen = {("orders", 9, 5): 9.0, ("orders", 7, 3): 9.0}
+
+    assert lost(commits, seen, {("orders", 7): 2}) == []
+    assert lost(commits, seen, {("orders", 7): 1}) == [("orders", 7, 2)]
+    assert lost(commits, {("orders", 9, 5): 9.0}, {("orders", 7): 2}) == [("orders", 7, 3)]

