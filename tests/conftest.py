@@ -20,6 +20,9 @@ os.environ.setdefault(
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 )
 os.environ["PYTHONPATH"] = python_path()
+# The console keeps the width that it finds when it is imported: tables would break at whatever the
+# terminal has that started the tests.
+os.environ.pop("COLUMNS", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
