@@ -94,9 +94,14 @@ class GtidSet:
             for low, high in spans
         )
 
+    @property
+    def has_tags(self) -> bool:
+        """Whether any of the transactions has a tag."""
+        return any(":" in name for name in self.members)
+
     def encoded(self) -> bytes:
         """Return the form of COM_BINLOG_DUMP_GTID; the tagged form only when a tag is there."""
-        tagged = any(":" in name for name in self.members)
+        tagged = self.has_tags
         count = len(self.members)
         # With tags the first and the last byte name the format and the count lies between.
         out = [struct.pack("<Q", (1 << 56) | (count << 8) | 1 if tagged else count)]

@@ -11,16 +11,19 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import PositionLostError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql import session
+from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import GTID_TAGGED, HEADER
+from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import parse_tagged_gtid
 from airflow_provider_deltaforge.sources.mysql.connection import read_head, server_info, translated
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, file_number
@@ -36,6 +39,10 @@ _FILE_AND_OFFSET = re.compile(r"([^:\s]+\.\d+):(\d+)")
 _MYSQL_GTID = re.compile(r"([0-9a-fA-F-]{36}):(\d+)")
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 _BEGINNING = 4
+_CONNECTIONS_MAX = 2
+_LOST = 2013
+_SILENT_S = 10.0
+"""How long the server may send nothing; at the end of its log it says so at once."""
 _LAST = 2**63 - 2
 """Above every transaction's number."""
 
@@ -83,19 +90,80 @@ def independent_changes(
         RetryableError, AccessError, PositionLostError: as our own reader.
     """
     begin, end = LogPosition.from_json(after), LogPosition.from_json(upto)
-    with closing(source.connect()) as connection:
-        info = server_info(connection)
+    before = GtidSet()
+    connections = _Connections()
     try:
-        with warnings.catch_warnings(), closing(_stream(source, begin, info.mariadb)) as stream:
+        with closing(source.connect()) as connection:
+            info = server_info(connection)
+            if not begin.file and isinstance(begin.gtids, GtidSet) and begin.gtids.has_tags:
+                before = begin.gtids
+                begin = replace(begin, file=_file_behind(connection, before), pos=_BEGINNING)
+        with (
+            warnings.catch_warnings(),
+            closing(_stream(source, begin, info.mariadb, connections)) as stream,
+        ):
             warnings.simplefilter("ignore", DeprecationWarning)  # Of what it says to its driver.
-            yield from _changes(stream, source.matcher.matches, end)
+            events = _events(stream, connections)
+            yield from _changes(stream, events, source.matcher.matches, end, before)
     except Exception as error:
         raise translated(error, "reading the log with python-mysql-replication") from error
 
 
-def _stream(source: "MySqlSource", begin: LogPosition, mariadb: bool) -> Any:  # noqa: FBT001
+class _Connections:
+    """Opens the library's connections: its stream's, then one for its questions, and no more.
+
+    By itself it connects again whenever a connection breaks, for ever.
+    """
+
+    def __init__(self) -> None:
+        self._opened = 0
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the stream began: only then are there questions."""
+        return self._opened == _CONNECTIONS_MAX
+
+    def open(self, **settings: Any) -> Any:
+        import pymysql
+
+        if self.is_streaming:
+            raise pymysql.OperationalError(_LOST, "the connection broke")
+        self._opened += 1
+        return pymysql.connect(**settings)
+
+
+def _file_behind(connection: Any, gtids: GtidSet) -> str:
+    """Return the newest file that only transactions of a set lie before.
+
+    The library cannot ask for a set that has tags.
+
+    Raises:
+        PositionLostError: no file goes back that far.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOGS")
+        for file, *_ in reversed(cursor.fetchall()):
+            cursor.execute("SHOW BINLOG EVENTS IN %s LIMIT 2", (file,))
+            heads = [row[5] for row in cursor.fetchall() if row[2] == "Previous_gtids"]
+            if heads and GtidSet.parse(heads[0]) <= gtids:
+                return str(file)
+    raise PositionLostError(f"the server's log is not kept back to {gtids}")
+
+
+def _stream(
+    source: "MySqlSource",
+    begin: LogPosition,
+    mariadb: bool,  # noqa: FBT001
+    connections: _Connections,
+) -> Any:
     from pymysqlreplication import BinLogStreamReader
-    from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, QueryEvent, RotateEvent
+    from pymysqlreplication.event import (
+        GtidEvent,
+        MariadbGtidEvent,
+        NotImplementedEvent,
+        QueryEvent,
+        RotateEvent,
+    )
     from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
     address = source.address()
@@ -111,7 +179,7 @@ def _stream(source: "MySqlSource", begin: LogPosition, mariadb: bool) -> Any:  #
             "password": address.password.get_secret_value().encode(),
             "charset": "utf8mb4",
             "connect_timeout": source.connect_timeout_s,
-            "read_timeout": source.read_timeout_s,
+            "read_timeout": min(source.read_timeout_s, _SILENT_S),
             "init_command": session.FIRST,
             "ssl": address.tls(),
             "ssl_disabled": address.ssl_mode == "disabled",
@@ -120,27 +188,43 @@ def _stream(source: "MySqlSource", begin: LogPosition, mariadb: bool) -> Any:  #
         use_column_name_cache=True,
         only_events=[
             *(WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent),
-            *(GtidEvent, MariadbGtidEvent, QueryEvent, RotateEvent),
+            *(GtidEvent, MariadbGtidEvent, QueryEvent, RotateEvent, NotImplementedEvent),
         ],
+        filter_non_implemented_events=False,
+        pymysql_wrapper=connections.open,
         enable_logging=False,
         **place,
     )
 
 
 def _changes(
-    stream: Any, is_captured: Callable[[str, str], bool], end: LogPosition
+    stream: Any,
+    events: Iterator[Any],
+    is_captured: Callable[[str, str], bool],
+    end: LogPosition,
+    before: GtidSet,
 ) -> Iterator[IndependentChange]:
-    from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, QueryEvent
+    """Yield what the events change up to a place, without the transactions of a set."""
+    from pymysqlreplication.event import (
+        GtidEvent,
+        MariadbGtidEvent,
+        NotImplementedEvent,
+        QueryEvent,
+    )
     from pymysqlreplication.row_event import RowsEvent
 
     gtid = ""
-    for event in _events(stream):
+    is_before = False
+    for event in events:
         if isinstance(event, str):
             yield IndependentChange(gtid, "", "?", text=event)
         elif (file_number(stream.log_file), stream.log_pos) > (file_number(end.file), end.pos):
             return
-        elif isinstance(event, GtidEvent | MariadbGtidEvent):
-            gtid = str(event.gtid)
+        elif isinstance(event, GtidEvent | MariadbGtidEvent | NotImplementedEvent):
+            gtid = _gtid(event, gtid)
+            is_before = bool(before) and GtidSet.parse(gtid) <= before
+        elif is_before:
+            continue
         elif isinstance(event, QueryEvent):
             if event.query not in ("BEGIN", "COMMIT"):
                 yield IndependentChange(gtid, "", "ddl", text=event.query)
@@ -148,7 +232,23 @@ def _changes(
             yield from _rows(event, gtid)
 
 
-def _events(stream: Any) -> Iterator[Any]:
+def _gtid(event: Any, last: str) -> str:
+    """Return the name of the transaction that begins, or else of the last one.
+
+    The library does not read a name that has a tag.
+    """
+    from pymysqlreplication.event import NotImplementedEvent
+
+    if not isinstance(event, NotImplementedEvent):
+        return str(event.gtid)
+    if event.event_type != GTID_TAGGED:
+        return last
+    body = event.packet.read_bytes  # Without the checksum.
+    gtid = parse_tagged_gtid(event.packet.packet.get_all_data()[1 : 1 + HEADER + body])
+    return f"{gtid.origin}:{gtid.number}"
+
+
+def _events(stream: Any, connections: _Connections) -> Iterator[Any]:
     """Yield the events, and of one that the library does not know, why not."""
     from pymysql.err import MySQLError
 
@@ -157,7 +257,9 @@ def _events(stream: Any) -> Iterator[Any]:
             event = stream.fetchone()
         except (MySQLError, OSError):
             raise
-        except Exception as error:  # noqa: BLE001 - as it meets what it does not know
+        except Exception as error:
+            if not connections.is_streaming:
+                raise  # It has no event yet, and would try the same again for ever.
             yield _reason(error)
             continue
         if event is None:

@@ -86,7 +86,7 @@ def _begin(segment: OpenSegment, event: bytes, index: int, name: tuple[int, int,
 
 
 def _tagged(segment: OpenSegment, event: bytes, index: int) -> None:
-    gtid = _parse_tagged_gtid(event)
+    gtid = parse_tagged_gtid(event)
     # The scanner never looks for a tagged origin: its key is one that no server uses.
     origin = segment.origins.ordinal(gtid.origin, b"\xff" * 16)
     seconds = int.from_bytes(event[:4], "little")
@@ -231,7 +231,7 @@ def _full_names(tables: Iterable[tuple[str, str]]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _TaggedGtid:
+class TaggedGtid:
     """A transaction's name: ``origin`` is ``uuid:tag``; its commit time in ms, None if absent."""
 
     origin: str
@@ -239,7 +239,7 @@ class _TaggedGtid:
     time_ms: int | None
 
 
-def _parse_tagged_gtid(event: bytes) -> _TaggedGtid:
+def parse_tagged_gtid(event: bytes) -> TaggedGtid:
     """Read a GTID_TAGGED_LOG_EVENT: numbered fields of variable-length integers."""
     at = f.HEADER
     _, at = _unsigned(event, at)  # version
@@ -267,7 +267,7 @@ def _parse_tagged_gtid(event: bytes) -> _TaggedGtid:
             times[field], at = _unsigned(event, at)
     micros = times.get(7, times.get(6))
     origin = f"{UUID(bytes=uuid)}:{tag}" if tag else str(UUID(bytes=uuid))
-    return _TaggedGtid(origin, number, micros // 1000 if micros is not None else None)
+    return TaggedGtid(origin, number, micros // 1000 if micros is not None else None)
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:
