@@ -5,17 +5,22 @@ import functools
 import itertools
 import json
 import os
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
 
+import nkeys
 from pydantic import BaseModel, SecretStr
 
 from airflow_provider_deltaforge import plugins
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.spec.policies import StorageSettings
+from tests.sinks.certificates import certified
 
 CANARY = "c4n4ry"
 GONE = "127.0.0.1:1"
@@ -50,17 +55,9 @@ _BESIDE: dict[str, dict[str, Any]] = {
     "nats.password": {"username": "u"},
     "redis.password": {"username": "u"},
     "avro.password": {"username": "u"},
-    "http.key_password": {"cert_file": "/c.pem", "key_file": "/k.pem"},
-    "redis.key_password": {
-        "uri": f"rediss://{GONE}",
-        "cert_file": "/c.pem",
-        "key_file": "/k.pem",
-    },
-    "avro.key_password": {
-        "schema_registry_url": f"https://{GONE}",
-        "cert_file": "/c.pem",
-        "key_file": "/k.pem",
-    },
+    "http.key_password": {"url": f"https://{GONE}/events"},
+    "redis.key_password": {"uri": f"rediss://{GONE}"},
+    "avro.key_password": {"schema_registry_url": f"https://{GONE}"},
     "http.proxy": {"proxy": f"http://{GONE}"},
 }
 _KEYS = {"headers": "X-Api-Key", "client_conf": "sasl.password"}
@@ -131,6 +128,8 @@ class Planted:
     texts: set[str]
     refused: dict[str, str]
     """Places that take no secret, with the error."""
+    directory: tempfile.TemporaryDirectory[str]
+    """Keys locked with secrets; gone with this process."""
 
     def found_in(self, text: str) -> list[str]:
         """Return which secrets a text holds."""
@@ -144,7 +143,7 @@ def planted() -> Planted:
     ``sinks-inline`` and ``sinks-variable`` have every sink and processor; each source and each
     state store has two of its own.
     """
-    result = Planted({}, {}, set(), {})
+    result = Planted({}, {}, set(), {}, tempfile.TemporaryDirectory())
     numbers = itertools.count()
     for how in ("inline", "variable"):
         together: dict[str, list[dict[str, Any]]] = {"sinks": [], "processors": []}
@@ -152,7 +151,9 @@ def planted() -> Planted:
             number = next(numbers)
             secret = _secret(place, number)
             result.texts.add(secret)
-            part = _part(place, secret if how == "inline" else f"${{CANARY_{number}}}", number)
+            value = secret if how == "inline" else f"${{CANARY_{number}}}"
+            files = _files(place, secret, Path(result.directory.name, f"k{number}"))
+            part = _part(place, value, number, files)
             try:
                 text = json.dumps(_document(f"only-{number}", **part))
                 with mock.patch.dict(os.environ, {f"CANARY_{number}": secret}):
@@ -172,15 +173,26 @@ def planted() -> Planted:
 
 
 def _secret(place: Place, number: int) -> str:
-    text = f"{CANARY}{number}end"
+    text = f"{CANARY}{number}" + "x" * 12 + "end"  # A mask wants 16 characters.
     if place.key[-1] == "signing_secret":
-        return base64.b64encode(f"{text}{text}{text}".encode()).decode()
+        return base64.b64encode(f"{text}{text}".encode()).decode()
+    if place.key[-1] == "nkey_seed":
+        seed: bytes = nkeys.encode_seed(text.encode().ljust(32), nkeys.PREFIX_BYTE_USER)
+        return seed.decode()
     return text
 
 
-def _part(place: Place, value: str, number: int) -> dict[str, Any]:
+def _files(place: Place, secret: str, stem: Path) -> dict[str, str]:
+    """Return what a password of a key opens: without files, a driver fails before it connects."""
+    if place.key[-1] != "key_password":
+        return {}
+    client = certified(stem.parent, stem.name, key_password=secret)
+    return {"cert_file": str(client.certificate), "key_file": str(client.key)}
+
+
+def _part(place: Place, value: str, number: int, files: dict[str, str]) -> dict[str, Any]:
     part_id = f"p{number}"
-    config = {**_NEEDED.get(place.plugin, {}), **_BESIDE.get(place.name, {})}
+    config = {**_NEEDED.get(place.plugin, {}), **_BESIDE.get(place.name, {}), **files}
     if place.is_address:
         address = config[place.key[0]]
         scheme, _, rest = address.rpartition("://")
@@ -204,7 +216,9 @@ def _part(place: Place, value: str, number: int) -> dict[str, Any]:
 
 
 def _document(name: str, **parts: Any) -> dict[str, Any]:
-    scripted = {"id": f"{name}-source", "transactions": 5, "rows": 2}
+    now_ms = int(time.time() * 1000)  # A new pipeline starts at what is written from then on.
+    pace = {"transactions": 100_000, "rows": 2, "rate": 20.0, "started_ms": now_ms}
+    scripted = {"id": f"{name}-source", **pace}
     spec = {
         "source": {"type": "scripted", "config": scripted},
         "sinks": [{"type": "file", "config": {"id": "out", "path": f"/tmp/canary-{name}.jsonl"}}],

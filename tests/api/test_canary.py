@@ -112,9 +112,8 @@ def test_a_secret_of_a_served_pipeline_shows_nowhere(canary, served, caplog):
     for asked, answer in told.items():
         assert canary.found_in(answer.text) == [], asked
     assert len(told) > 60
-    assert any(
-        found["verdict"] == "fail" for found in told["preflight", "sinks"].json()["findings"]
-    )
+    verdicts = [item["verdict"] for item in told["preflight", "sinks-variable"].json()["findings"]]
+    assert verdicts.count("warn") >= 5  # Nobody listens where the sinks look.
     commands = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
     assert any("--pipeline sinks-inline" in command for command in commands)
     assert canary.found_in(" ".join(commands)) == []

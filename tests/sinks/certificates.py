@@ -14,13 +14,16 @@ class Certified:
     both: Path
 
 
-def certified(directory: Path, name: str = "127.0.0.1") -> Certified:
+def certified(
+    directory: Path, name: str = "127.0.0.1", key_password: str | None = None
+) -> Certified:
     """Make a certificate for a name, which also answers on the loopback address."""
     stem = directory / name
     key, certificate, both = (stem.with_suffix(f".{part}.pem") for part in ("key", "crt", "both"))
+    lock = ["-nodes"] if key_password is None else ["-passout", f"pass:{key_password}"]
     subprocess.run(
         [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", *lock, "-days", "2"),
             *("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"),
             *("-keyout", str(key), "-out", str(certificate)),
         ],
