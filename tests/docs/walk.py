@@ -47,7 +47,7 @@ _NOT_RUN = {
     r".*--store .*": "names a store elsewhere",
     r".*(dags/pipelines/|visits\.yaml).*": "README and docs/plugins.md run theirs",
     r"log .*": "needs MySQL or PostgreSQL: tests/cli",
-    r"drift orders": "needs schema sensing: tests/sensing",
+    r"(drift|sense) .*": "needs schema sensing: tests/sensing",
     r"slots .*": "needs PostgreSQL: tests/sources/postgres",
     r"snapshot FILE --tables .*(where|items).*": "of tables that only a page has: tests/cli",
     r"token create (ann|ops) .*": "one of several alike",
