@@ -133,7 +133,7 @@ def test_a_pipeline_shows_its_history_schemas_and_copies(enter):
     assert words.inner_text().endswith("latest")
     page.keyboard.press("ArrowLeft")
     at_key = words.inner_text()
-    assert re.search(r"(\d /s|–)\s*\d\d:\d\d", at_key)
+    assert re.search(r"(\d /s|\u2013)\s*\d\d:\d\d", at_key)
     chart.hover(position={"x": 10, "y": 10})
     page.wait_for_function(
         "([id, old]) => document.getElementById(id).innerText !== old", arg=[before, at_key]
