@@ -89,7 +89,7 @@ def test_a_shell_completes_the_names_of_pipelines(pipeline, dsn):
     assert completed("status o", dsn) == ["orders"]
 
 
-def test_a_store_that_is_away_completes_nothing_soon_and_silently(capfd):
+def test_a_store_that_is_away_completes_nothing_soon_and_silently(capsys):
     context = typer.Context(typer.main.get_command(app))
     with socket.create_server(("127.0.0.1", 0)) as silent:  # It takes connections, and no more.
         port = silent.getsockname()[1]
@@ -98,7 +98,7 @@ def test_a_store_that_is_away_completes_nothing_soon_and_silently(capfd):
             began = time.monotonic()
             assert options.pipeline_names(context, "") == []
             assert time.monotonic() - began < 5
-    assert capfd.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_shell_is_shown_its_completion():

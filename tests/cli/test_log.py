@@ -5,7 +5,6 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from airflow_provider_deltaforge.cli import options
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
@@ -27,7 +26,7 @@ spec:
 
 @pytest.fixture
 def look(mysql_server, tmp_path, monkeypatch):
-    monkeypatch.setattr(options.out, "width", 200)
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("PASSWORD", "df-secret")
     monkeypatch.setenv("DELTAFORGE_STORE", f"sqlite:///{tmp_path}/state.db")
     database = "looked_at"

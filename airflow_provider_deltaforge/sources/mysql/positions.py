@@ -144,13 +144,18 @@ def advanced(
 def visible_in(cut: LogPosition, positions: BinlogTxPositions) -> Any:
     """Return which transactions a view with this cut contained, a bool array by ordinal.
 
-    A MySQL view contains what its GTID set names. A MariaDB view, and one of a server without
-    GTIDs, contains what begins before its place in the log of that very server: a place lies
-    between two transactions, and the end of one that is still open is not known.
+    A MySQL view contains what its GTID set names, up to the first transaction of the log that is
+    not in the set: with ``binlog_order_commits=OFF`` a later one may be named before it, and must
+    not be left out while an earlier change of the same row is delivered. A MariaDB view, and one of
+    a server without GTIDs, contains what begins before its place in the log of that very server: a
+    place lies between two transactions, and the end of one that is still open is not known.
     """
     transactions = positions.transactions
     contained = np.zeros(len(transactions), np.bool_)
     if isinstance(cut.gtids, GtidSet):
+        before = positions.base.gtids
+        if not isinstance(before, GtidSet) or not before <= cut.gtids:
+            return contained
         for ordinal, name in enumerate(positions.origins):
             if name in cut.gtids.members:
                 spans = np.array(cut.gtids.members[name], np.int64)
@@ -158,7 +163,7 @@ def visible_in(cut: LogPosition, positions: BinlogTxPositions) -> Any:
                 at = np.searchsorted(spans[:, 0], numbers, "right") - 1
                 within = (at >= 0) & (numbers <= spans[at, 1])
                 contained |= within & (transactions[:, TX_ORIGIN] == ordinal)
-        return contained
+        return np.logical_and.accumulate(contained)
     if not cut.server_uuid or cut.server_uuid != positions.base.server_uuid:
         return contained
     if not cut.file or not positions.file:

@@ -17,7 +17,8 @@ class MySqlTuning:
         lock_wait_s: how long one attempt to lock a table may wait for writers; new writers queue
             behind it meanwhile. The server takes whole seconds.
         lock_attempts: so many attempts are made.
-        quiet_views: so many views are opened until one falls between two commits.
+        quiet_views: so many views of a chunk are opened until one falls between two commits, and
+            half as many of the next chunk each time that none did.
     """
 
     settling_s: float = 15.0
@@ -25,7 +26,7 @@ class MySqlTuning:
     kicked_window_s: float = 60.0
     lock_wait_s: int = 3
     lock_attempts: int = 10
-    quiet_views: int = 200
+    quiet_views: int = 32
 
 
 MYSQL_TUNING = MySqlTuning()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError
+from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import (
     TX_COLUMNS,
     TX_NUMBER,
@@ -55,11 +56,13 @@ def test_files_of_two_servers_have_no_order():
         compare(at("a.1", 4), at("a.1", 4, server_uuid=B))
 
 
-def transactions(*rows, file="binlog.000007", server=A, origins=(A, f"{A}:tag", B)):
-    """Return positions of a batch; each row: origin's ordinal, number, start, end."""
+def transactions(*rows, before=None, file="binlog.000007"):
+    """Return positions of a batch behind a GTID set; a row: origin, number, start, end."""
     table = np.zeros((len(rows), TX_COLUMNS), np.int64)
     table[:, [TX_ORIGIN, TX_NUMBER, TX_START, TX_STOP]] = rows
-    return BinlogTxPositions(LogPosition(file, 4, None, server), file, table, origins)
+    gtids = None if before is None else GtidSet.parse(before)
+    base = LogPosition(file, 4, gtids, A)
+    return BinlogTxPositions(base, file, table, (A, f"{A}:tag", B))
 
 
 def shown(cut, positions):
@@ -68,13 +71,28 @@ def shown(cut, positions):
 
 def test_a_view_contains_what_its_gtids_name():
     batch = transactions(
-        (0, 5, 4, 100), (0, 6, 100, 200), (1, 5, 200, 300), (2, 1, 300, 400), (-1, 0, 400, -1)
+        (0, 5, 4, 100), (1, 5, 100, 200), (2, 1, 200, 300), (0, 6, 300, -1), before=f"{A}:1-4"
     )
-    cut = at("binlog.000007", 9999, gtid_set=f"{A}:1-3:5:tag:5-9")
+    cut = at("binlog.000007", 9999, gtid_set=f"{A}:1-5:tag:5-9,{B}:1")
 
-    assert shown(cut, batch) == [True, False, True, False, False]
+    assert shown(cut, batch) == [True, True, True, False]
     # Also on another server, whose files are its own.
-    assert shown({**cut, "server_uuid": B}, batch) == [True, False, True, False, False]
+    assert shown({**cut, "server_uuid": B}, batch) == [True, True, True, False]
+
+
+def test_behind_what_its_gtids_do_not_name_a_view_is_not_trusted():
+    """A later change of a row would be left out, and an earlier one delivered as the last."""
+    late = (0, 7, 200, 300)
+    cut = at("binlog.000007", 9999, gtid_set=f"{A}:1-5:7")
+
+    assert shown(cut, transactions((0, 5, 4, 100), (0, 6, 100, 200), late, before=f"{A}:1-4")) == [
+        True,
+        False,
+        False,
+    ]
+    assert shown(cut, transactions(late, before=f"{A}:1-6")) == [False]
+    assert shown(cut, transactions((-1, 0, 4, 100), late, before=f"{A}:1-4")) == [False, False]
+    assert shown(cut, transactions((0, 5, 4, 100))) == [False]
 
 
 def test_without_gtids_a_view_contains_what_begins_before_its_place():

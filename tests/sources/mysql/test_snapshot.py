@@ -188,6 +188,39 @@ def test_all_parts_of_a_large_transaction_are_in_a_view_or_none(name, request):
     assert {number for number, is_shown in told.items() if is_shown} == set(range(10_000))
 
 
+def test_where_writers_never_pause_a_copy_stops_waiting_for_a_pause(mysql_server):
+    fresh_database(mysql_server, "busy", "CREATE TABLE t (id int primary key)")
+    sql.execute(mysql_server, "INSERT INTO busy.t WITH RECURSIVE n AS (SELECT 1 i UNION ALL "
+        "SELECT i + 1 FROM n WHERE i < 200) SELECT i FROM n")  # fmt: skip
+    source = source_of(mysql_server, "busy", user="root", ssl_mode="disabled")
+    snapshotter = source.open_snapshot()
+    snapshotter.begin()
+    chunks = list(snapshotter.plan(10))
+
+    def views():
+        return int(sql.execute(mysql_server, "SHOW GLOBAL STATUS LIKE 'Com_begin'")[0][1])
+
+    def cuts(some):
+        return [next(iter(snapshotter.read(chunk, "run"))).end for chunk in some]
+
+    # Whoever owns a GTID may be about to commit, for all that others can see.
+    writer = sql.connect(mysql_server, "busy", autocommit=False)
+    with writer.cursor() as cursor:
+        cursor.execute("SET gtid_next = 'aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee:1'")
+        cursor.execute("BEGIN")
+        begun = views()
+        assert all(cut["inexact"] for cut in cuts(chunks[:10]))
+        opened = views() - begun
+        cursor.execute("COMMIT")
+        cursor.execute("SET gtid_next = AUTOMATIC")
+    writer.close()
+    later = cuts(chunks[10:])
+    snapshotter.close()
+
+    assert opened <= 2 * source.tuning.quiet_views + 10
+    assert not any(cut.get("inexact") for cut in later)
+
+
 def test_without_gtids_a_missing_privilege_is_named(plain_server):
     fresh_database(plain_server, "locked", "CREATE TABLE t (id int primary key)")
     snapshotter = source_of(plain_server, "locked").open_snapshot()

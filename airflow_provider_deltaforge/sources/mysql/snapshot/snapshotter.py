@@ -87,6 +87,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         self._tagging = tagging
         self._decimal_numbers = decimal_numbers
         self._tuning = tuning
+        self._views_max = tuning.quiet_views
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
@@ -152,7 +153,11 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
 
         connection, server = self._open()
         for _ in range(VIEW_ATTEMPTS):
-            view = open_view(connection, server, (chunk.db, chunk.table), self._tuning)
+            table = (chunk.db, chunk.table)
+            view = open_view(connection, server, table, self._tuning, self._views_max)
+            # Where writers never pause it does not pay to wait for a pause at every chunk.
+            is_exact = not view.cut.get("inexact")
+            self._views_max = self._tuning.quiet_views if is_exact else max(1, self._views_max // 2)
             try:
                 # Touching the table takes its metadata lock, so the schema cannot change until
                 # the view closes.

@@ -7,8 +7,8 @@ C is part of V. How that is made sure differs by server:
   engine has committed, so the view contains all of it. It contains nothing else when the log's end
   was the same before and after, because nothing is visible before it is in the log, and no GTID was
   owned in between: a transaction owns its GTID from before it is logged until it is executed. With
-  writers about this takes a few views; after ``quiet_views`` of them the last one is taken, and the
-  few transactions around it are delivered once more.
+  writers about this takes a few views; when none falls between two commits, the last one is taken,
+  and the transactions around it are delivered once more.
 - MariaDB: the view itself tells its exact place in the log (``binlog_snapshot_file``/``position``).
   ``gtid_binlog_pos`` would be too early: it moves before the engine commits.
 - MySQL without GTIDs: file and offset also move before the engine commits. After reading them a
@@ -78,7 +78,11 @@ def begin_position(
 
 
 def open_view(
-    connection: Any, server: MySqlServer, table: tuple[str, str] | None, tuning: MySqlTuning
+    connection: Any,
+    server: MySqlServer,
+    table: tuple[str, str] | None,
+    tuning: MySqlTuning,
+    views_max: int = 1,
 ) -> View:
     """Open a view on this connection and return its cut; ``close_view`` ends it.
 
@@ -87,6 +91,8 @@ def open_view(
         server: what it talks to.
         table: database and name of the table to be read, if there is one.
         tuning: how long to wait for writers; used without GTIDs only.
+        views_max: so many are opened at the most until one falls between two commits; used on
+            MySQL with GTIDs only. The cut of one that does not is ``inexact``.
 
     Raises:
         FatalError: the server ignored the request, or a privilege is missing.
@@ -97,7 +103,7 @@ def open_view(
         _open(connection)
         cut = _mariadb_cut(connection, server, logged_before)
     elif server.gtids:
-        cut = _open_between_commits(connection, server, tuning)
+        cut = _open_between_commits(connection, server, views_max)
     else:
         cut = _settled(connection, server, [table] if table else [], tuning)
         _open(connection)
@@ -114,7 +120,7 @@ def _open(connection: Any) -> None:
         )
 
 
-def _open_between_commits(connection: Any, server: MySqlServer, tuning: MySqlTuning) -> Position:
+def _open_between_commits(connection: Any, server: MySqlServer, views_max: int) -> Position:
     """Open a view that contains what its GTIDs name, and nothing else if that can be had."""
     views = 0
     while True:
@@ -127,7 +133,7 @@ def _open_between_commits(connection: Any, server: MySqlServer, tuning: MySqlTun
         position = LogPosition(*after, executed, server.uuid).as_json()
         if after == before and not is_owned:
             return position
-        if views >= tuning.quiet_views:
+        if views >= views_max:
             return {**position, "inexact": True}
         close_view(connection)
 
