@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.cli.options import (
     NameArgument,
     StoreOption,
     opened,
-    out,
+    print_answer,
 )
 from airflow_provider_deltaforge.cli.replay import replay
 from airflow_provider_deltaforge.cli.views import new_table
@@ -71,11 +71,8 @@ def list_entries(  # noqa: PLR0917 - a command's options
     which = DeadLetterFilter(sink, processor, kind, table)
     with opened(store) as state:
         found = dead_letters.entries(state, name, which, limit, after)
-    if as_json:
-        bare = [{key: entry[key] for key in entry if key != "event"} for entry in found]
-        typer.echo(json.dumps(bare, indent=2))
-    else:
-        out.print(_table(found))
+    bare = [{key: entry[key] for key in entry if key != "event"} for entry in found]
+    print_answer(bare, _table(found), as_json=as_json)
 
 
 @app.command()

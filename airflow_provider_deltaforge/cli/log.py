@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.cli.options import (
     chosen_store,
     err,
     opened,
-    out,
+    print_answer,
 )
 from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control.log_comparison import (
@@ -72,10 +72,7 @@ def log(
     query = LogQuery(around if at is None else at, around is not None, table, count)
     with _known_store(chosen_store(text, store)) as state, err.status("reading the log twice"):
         found = compare_log(state, load(text), query)
-    if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2))
-    else:
-        out.print(_view(found))
+    print_answer(found.as_dict(), _view(found), as_json=as_json)
     if not found.is_equal:
         raise typer.Exit(FAILED)
 

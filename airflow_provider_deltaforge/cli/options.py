@@ -1,5 +1,6 @@
 """Options that several commands share, and what is opened from them."""
 
+import json
 import os
 import socket
 import threading
@@ -7,11 +8,12 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import RenderableType
 
+from airflow_provider_deltaforge.cli.views import new_console
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.places import jobs_directory
 from airflow_provider_deltaforge.errors import SpecError
@@ -21,9 +23,8 @@ from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocat
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.telemetry import logs
 
-# Reasons and names may hold brackets, which are no style then.
-out = Console(markup=False)
-err = Console(stderr=True, markup=False)
+out = new_console()
+err = new_console(stderr=True)
 
 _COMPLETION_S = 1.0
 
@@ -82,6 +83,15 @@ LogFormatOption = Annotated[
 ]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+TableArgument = Annotated[str | None, typer.Argument(help="One table: orders, or shop.orders.")]
+
+
+def print_answer(answer: Any, view: RenderableType, *, as_json: bool) -> None:
+    """Print what a command answers: as JSON for programs, or as it is shown to people."""
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        out.print(view)
 
 
 def pipeline_names(context: typer.Context, incomplete: str) -> list[str]:

@@ -13,8 +13,9 @@ from airflow_provider_deltaforge.cli.options import (
     JsonOption,
     NameArgument,
     StoreOption,
+    TableArgument,
     opened,
-    out,
+    print_answer,
 )
 from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import schemas as registered
@@ -24,7 +25,7 @@ from airflow_provider_deltaforge.events.table_names import qualified_name
 
 def schemas(  # noqa: PLR0917 - a command's options
     name: NameArgument,
-    table: Annotated[str | None, typer.Argument(help="One table: orders, or shop.orders.")] = None,
+    table: TableArgument = None,
     store: StoreOption = DEFAULT_STORE,
     version: Annotated[
         int | None, typer.Option(min=1, max=NUMBER_MAX, help="The version of this number.")
@@ -61,10 +62,7 @@ def schemas(  # noqa: PLR0917 - a command's options
             history = [] if chosen else registered.versions(state, name, table)
             answer = {**answer, **({} if chosen else {"versions": history})}
             view = _details(answer, history)
-    if as_json:
-        typer.echo(json.dumps(answer, indent=2))
-    else:
-        out.print(view)
+    print_answer(answer, view, as_json=as_json)
 
 
 def register(app: typer.Typer) -> None:

@@ -1,27 +1,25 @@
 """The commands ``sense`` and ``drift``: what rows really hold, and where that is not expected."""
 
-import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_deltaforge.cli.exit_codes import FAILED
 from airflow_provider_deltaforge.cli.options import (
     DEFAULT_STORE,
+    JsonOption,
     NameArgument,
     StoreOption,
+    TableArgument,
     opened,
-    out,
+    print_answer,
 )
 from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import data_drift, sensing
 from airflow_provider_deltaforge.errors import SpecError
-
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def sense(
@@ -38,7 +36,7 @@ def sense(
     maps: Annotated[
         bool, typer.Option("--maps", help="Show which objects are maps, whose keys are data.")
     ] = False,
-    as_json: _JsonOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the structure that was sensed of a pipeline's tables and JSON columns."""
     if (json_schema or maps) and table is None:
@@ -46,7 +44,7 @@ def sense(
     if json_schema and maps:
         raise SpecError("give one of --json-schema and --maps")
     answer: Any
-    view: RenderableType | None = None
+    view: RenderableType = ""
     with opened(store) as state:
         if table is None:
             answer = sensing.schemas(state, name)
@@ -59,22 +57,19 @@ def sense(
         else:
             answer = sensing.schema(state, name, table)
             view = _schema(answer)
-    if as_json or view is None:
-        typer.echo(json.dumps(answer, indent=2))
-    else:
-        out.print(view)
+    print_answer(answer, view, as_json=as_json or bool(json_schema))
 
 
 def drift(
     name: NameArgument,
-    table: Annotated[str | None, typer.Argument(help="One table: orders, or shop.orders.")] = None,
+    table: TableArgument = None,
     store: StoreOption = DEFAULT_STORE,
     since: Annotated[
         str | None,
         typer.Option(help="Only what was seen since: 6h, 30m, or a time in ISO 8601."),
     ] = None,
     fail: Annotated[bool, typer.Option("--fail", help="Exit with 1 when there is drift.")] = False,
-    as_json: _JsonOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show where events differ from what the catalog says of their tables."""
     since_ms = data_drift.since_ms(since)
@@ -85,10 +80,7 @@ def drift(
         else:
             answer = data_drift.table_drift(state, name, table, since_ms)
     tables = answer if table is None else [answer]
-    if as_json:
-        typer.echo(json.dumps(answer, indent=2))
-    else:
-        out.print(_drift(tables))
+    print_answer(answer, _drift(tables), as_json=as_json)
     if fail and any(found["has_drift"] for found in tables):
         raise typer.Exit(FAILED)
 
@@ -166,12 +158,9 @@ def _drift(tables: Iterable[dict[str, Any]]) -> RenderableType:
 
 
 def _records(records: Iterable[dict[str, Any]]) -> RenderableType:
-    grid = Table(box=None, pad_edge=False)
-    for title, is_whole in (
-        *(("column", False), ("drift", True), ("count", True)),
-        *(("expected", False), ("observed", False), ("samples", False)),
-    ):
-        grid.add_column(title, no_wrap=is_whole, overflow="fold")
+    grid = new_table("column", "drift", "count", "expected", "observed", "samples")
+    for column in grid.columns[1:3]:
+        column.no_wrap = True
     for record in records:
         grid.add_row(
             record["column"],

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.cli.options import (
     NameArgument,
     StoreOption,
     opened,
-    out,
+    print_answer,
 )
 from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import sinks
@@ -34,10 +34,7 @@ def list_sinks(
     """List the sinks of a pipeline: the state of each, since when and why, and what it lacks."""
     with opened(store) as state:
         found = sinks.entries(state, name)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-    else:
-        out.print(_table(found))
+    print_answer(found, _table(found), as_json=as_json)
 
 
 @app.command("give-up")

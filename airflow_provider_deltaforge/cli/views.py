@@ -1,12 +1,23 @@
-"""Tables people read."""
+"""Tables people read, and the console that prints them."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    ConsoleRenderable,
+    Group,
+    RenderableType,
+    RenderHook,
+    RenderResult,
+)
 from rich.filesize import decimal
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +44,49 @@ _COLOURS = {
 }
 
 
+_UNFOLDED_WIDTH = 1_000_000
+
+
+def new_console(*, stderr: bool = False) -> Console:
+    """Return a console that folds and pads no line, unless it is a terminal or ``COLUMNS`` is set.
+
+    ``grep`` and ``awk`` then see a row of a table in one line.
+    """
+    # Reasons and names may hold brackets, which are no style then.
+    console = Console(stderr=stderr, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _UNFOLDED_WIDTH
+        console.push_render_hook(_PaddingRemover())
+    return console
+
+
+class _PaddingRemover(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Unpadded(renderable) for renderable in renderables]
+
+
+@dataclass(frozen=True)
+class _Unpadded:
+    renderable: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        segments = console.render(self.renderable, options)
+        for line, has_end in Segment.split_lines_terminator(segments):
+            text = "".join(segment.text for segment in line)
+            yield Segment(text.rstrip(" ") if has_end else text)
+            if has_end:
+                yield Segment.line()
+
+
+class _RowTable(Table):
+    """A table of which each row is one line if it is not folded."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row; the lines of a text become one."""
+        joined = (" ".join(cell.split("\n")) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*joined, **options)
+
+
 def coloured(word: str) -> Text:
     """Return a status or verdict in its colour."""
     return Text(word, style=_COLOURS.get(word, ""))
@@ -40,7 +94,7 @@ def coloured(word: str) -> Text:
 
 def new_table(*titles: str) -> Table:
     """Return an empty table whose columns fold what is long."""
-    table = Table(box=None, pad_edge=False)
+    table = _RowTable(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, overflow="fold")
     return table

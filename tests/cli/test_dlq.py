@@ -1,6 +1,9 @@
 """What the command line says of events that were set aside."""
 
 import json
+import os
+import subprocess
+import sys
 
 import orjson
 import pytest
@@ -147,3 +150,27 @@ def test_a_reason_is_shown_as_it_is(pipeline):
     told["meta"]["error_message"] = "KeyError: [red] is not [/known]"
     pipeline.transact([DeadLetterRecords(pipeline, "orders").push(orjson.dumps(told))])
     assert "KeyError: [red] is not [/known]" in deltaforge("list", "orders").stdout
+
+
+def test_grep_sees_each_entry_in_one_line(pipeline):
+    reason = "TypeError: the price is no number\n    at " + "processBatch " * 20
+    queue = DeadLetterRecords(pipeline, "orders")
+    pipeline.transact(
+        [
+            queue.push(orjson.dumps(letter(number, processor_id="p", error_message=reason)))
+            for number in range(2)
+        ]
+    )
+    command = [sys.executable, "-m", "airflow_provider_deltaforge.cli.app", "dlq", "list", "orders"]
+    printed = subprocess.run(
+        command,
+        env={key: value for key, value in os.environ.items() if key != "COLUMNS"},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    ).stdout
+    head, *rows = printed.splitlines()
+    assert head.split() == "seq at table op refused by kind why newer in".split()
+    assert len(rows) == 2
+    assert all(" ".join(reason.split()) in " ".join(row.split()) for row in rows)
+    assert all(line == line.rstrip() for line in [head, *rows])
