@@ -27,7 +27,10 @@ _KEY_VALUE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SERVERS_WORDS = re.compile(r"password: (?:YES|NO)\)?")
-"""As in ``(using password: YES)``, which says whether there was one."""
+"""As in ``(using password: YES)``, which shows whether there was one."""
+_SENTENCE = re.compile(r"[a-z]+ [a-z]")
+"""As in ``spec.sinks[0].config.token: holds a secret``: what is wrong with a document's key."""
+_KEY_PATH_MAX = 200
 _REFERENCE = r"\$\{\w+(?::-)?\}"
 # In brackets, another key, their end or the line's follows; else it is a part of the value.
 _VALUE_END = r"(?=\s*$|\s+#|[\s}\]]*[}\]]\s*(?:$|,)|\s*,\s*(?:$|[\"']?[\w.-]{1,64}[\"']?\s*:))"
@@ -59,7 +62,16 @@ def redacted(text: str) -> str:
 def _hidden_value(found: "re.Match[str]") -> str:
     if _SERVERS_WORDS.fullmatch(found[0]) and found.string[: found.start()].endswith("using "):
         return found[0]
+    if _SENTENCE.match(found.string, found.end("head")) and _is_document_key(found):
+        return found[0]
     return f"{found['head']}{_HIDDEN}"
+
+
+def _is_document_key(found: "re.Match[str]") -> bool:
+    if not found["head"].endswith(": "):
+        return False
+    before = found.string[max(found.start() - _KEY_PATH_MAX, 0) : found.start()]
+    return re.search(r"(?:^|\s)spec\.\S*\Z", before) is not None
 
 
 def redacted_document(text: str) -> str:

@@ -115,10 +115,17 @@ def test_only_the_value_of_a_key_goes():
         ("password='' user='app'", "password=*** user='app'"),
         ("Authorization: Bearer abc.def", "Authorization: ***"),
         ("http://h:80/x and a@b", "http://h:80/x and a@b"),
+        ("line 1: spec.sinks[0].config.headers.X-Api-Key: holds a secret", None),
+        ("spec.source.config.password: is missing", None),
+        ("spec.source.config.password: hunter2", "spec.source.config.password: ***"),
+        ("spec.source.config.password: hunter", "spec.source.config.password: ***"),
+        ("spec.source.config: password: holds it", "spec.source.config: password: *** it"),
+        ("spec.source.config.password=holds it", "spec.source.config.password=*** it"),
+        ("X-Api-Key: holds it", "X-Api-Key: *** it"),
     ],
 )
 def test_drivers_texts_lose_their_secrets_alone(text, shown):
-    assert redacted(text) == shown
+    assert redacted(text) == (text if shown is None else shown)
 
 
 @pytest.mark.timeout(60)
@@ -139,6 +146,7 @@ def test_drivers_texts_lose_their_secrets_alone(text, shown):
         "a: ",
         "&a",
         "&",
+        "spec.token: a b",
     ],
 )
 def test_a_hostile_text_takes_time_in_proportion(hide, part):
