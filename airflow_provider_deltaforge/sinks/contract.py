@@ -347,6 +347,9 @@ class Sink(PluginSettings):
     is_private: ClassVar[bool] = False
     """Each process writes to a place of its own: no former writer can follow a newer one."""
 
+    takes_chunks: ClassVar[bool] = False
+    """If it holds the position: its writer for rows of snapshots is a ``ChunkWriter``."""
+
     id: str
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
     required: bool = True

@@ -259,7 +259,7 @@ class PipelineRun:
         assert len(truth) >= at_least, "the writers did nothing"
         seen = self.seen()
         rows = self.rows() if tables else None
-        cuts = Snapshots(self.store, self.name).first_cuts(run.id).values()
+        cuts = Snapshots(self.store, self.name).cuts(run.id).values()
         # On a busy machine MySQL's views may name a part of what they contain.
         each_row_once = each_row_once and not any(cut.get("inexact") for cut in cuts)
         return judge(truth, seen, rows, each_row_once=each_row_once)

@@ -153,7 +153,7 @@ def test_a_kill_neither_loses_nor_repeats_what_was_set_aside(crash_point, tmp_pa
     since = int(start["tx"]) if copies else 0
     if copies:  # What all chunks show is not streamed.
         records = Snapshots(run.store, NAME)
-        since = min(cut["tx"] for cut in records.first_cuts(records.current().id).values())
+        since = min(cut["tx"] for cut in records.cuts(records.current().id).values())
     history = run.history({"tx": since})
     refused = [change.name for change in history if change.state["id"] % 2 == 0]
     streamed = [(e["after"]["tx"], e["after"]["row"]) for e in events if e["op"] != "r"]

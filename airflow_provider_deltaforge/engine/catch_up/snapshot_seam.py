@@ -262,17 +262,15 @@ def _of_run(
     source: Source, records: Snapshots, run: SnapshotRecord
 ) -> tuple[dict[str, TableCuts], list[Position]]:
     """Return the cuts of a run by table, and all of them in the order of time."""
-    first_cuts = records.first_cuts(run.id)
+    own_cuts = records.cuts(run.id)
     chunks: dict[str, list[tuple[TableChunk, Position | None]]] = {}
     for stored in records.plan(run.id):
         chunk = TableChunk(**stored)
-        chunks.setdefault(chunk.full_name, []).append((chunk, first_cuts.get(chunk.id)))
+        chunks.setdefault(chunk.full_name, []).append((chunk, own_cuts.get(chunk.id)))
     tables = {name: TableCuts.of(source, mine) for name, mine in chunks.items()}
     done = records.done(run.id).items()
     in_time = sorted(done, key=lambda chunk: chunk[1].finished_at_ms)
-    cuts: list[Position] = [
-        first_cuts[chunk_id] for chunk_id, _ in in_time if chunk_id in first_cuts
-    ]
+    cuts: list[Position] = [own_cuts[chunk_id] for chunk_id, _ in in_time if chunk_id in own_cuts]
     return {name: own for name, own in tables.items() if own is not None}, cuts
 
 

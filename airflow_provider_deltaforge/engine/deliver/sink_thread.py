@@ -24,6 +24,7 @@ from airflow_provider_deltaforge.engine.render.render_queue import DeferredRende
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark, ChunkWriter
 from airflow_provider_deltaforge.sinks.contract import (
     ExactlyOnceWriter,
     FencedWriter,
@@ -58,11 +59,13 @@ class SinkBatch:
         messages: what it lacks.
         at: where the batch ends; None inside a transaction.
         stand: the sink's checkpoint.
+        chunk: what is written with the messages, of a sink that takes all rows of a chunk at once.
     """
 
     messages: Messages
     at: Position | None = None
     stand: StoredPosition | None = None
+    chunk: ChunkMark | None = None
 
     def without(self, refused: Collection[Rejection]) -> "SinkBatch":
         """Return the parcel without what was refused of it."""
@@ -85,6 +88,8 @@ class SinkResult:
     when they are set aside."""
     is_made: bool = False
     """Nothing is written: the messages are rendered now, and have to be given."""
+    chunk_text: str | None = None
+    """Names the view whose rows the sink holds of a chunk; None if several may be."""
 
     def durable(self) -> Sequence[Rejection]:
         """Return what the sink refused while the rest is durable; raise what it could not do."""
@@ -131,6 +136,10 @@ class SinkConnection:
         writer = self._opened()
         if self._fence is not None and not isinstance(writer, FencedWriter):
             self._fence.hold()
+        if sink_batch.chunk is not None and isinstance(writer, ChunkWriter):
+            written = writer.write_chunk(sink_batch.messages, sink_batch.chunk)
+            refused = written.rejections
+            return SinkResult(refused, is_nothing=bool(refused), chunk_text=written.text)
         if not self._sink.holds_position:
             return SinkResult(writer.write(sink_batch.messages))
         if self._once is None:
@@ -306,7 +315,7 @@ class SinkThread:
         return self._ending.is_set() or self._closing.is_set()
 
     def _write(self, sink_batch: SinkBatch) -> SinkResult:
-        if not len(sink_batch.messages):
+        if not len(sink_batch.messages) and sink_batch.chunk is None:
             return SinkResult()  # Of a batch that was filtered to nothing the sink need not know.
         messages = sink_batch.messages
         self._measured.sink_begins(self._id, len(messages), messages.values.nbytes)

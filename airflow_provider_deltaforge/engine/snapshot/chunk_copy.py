@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
@@ -30,12 +31,14 @@ from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules,
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
-from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
+from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.change import ChangeBatch
+from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings, combined
 from airflow_provider_deltaforge.sensing.data_drift.row_check_kernel import SAMPLES
 from airflow_provider_deltaforge.sensing.row_samples import RowSample, samples_of
+from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Store, Write
@@ -48,6 +51,8 @@ _WORKERS_S = 30.0
 _FOREVER_S = 10.0**9
 _SAMPLED = 4  # Batches of a chunk from which rows are chosen for schema sensing.
 _ERROR_TTL_S = 60.0
+_WHOLE_BYTES, _WHOLE_ROWS = 16 << 20, 100_000
+"""Chunks up to this size are written at once to sinks that can take them so."""
 
 SINK = "sink "
 """Begins the names of sinks among what keeps tasks from going on."""
@@ -130,6 +135,29 @@ def _cancelled(records: Snapshots, control: Control, run_id: str) -> Why | None:
     return "cancelled" if control.why_cancelled(run.ticket) is not None else None
 
 
+@dataclass
+class _Attempt:
+    """One reading of a chunk.
+
+    Attributes:
+        cut: of its view.
+        mark: what sinks keep that take the chunk at once; None if it is too large for that.
+        is_single_view: the sinks hold the rows of one view, and that is at ``cut``.
+    """
+
+    cut: dict[str, Any]
+    mark: ChunkMark | None
+    is_single_view: bool
+
+    def see(self, texts: Sequence[str | None]) -> None:
+        """Take note of which view's rows each sink holds that was given the mark."""
+        held = {*texts}
+        text = held.pop() if len(held) == 1 else None
+        self.is_single_view = self.is_single_view and text is not None
+        if self.is_single_view and text is not None:
+            self.cut = json.loads(text)
+
+
 class _Copier:
     """A chunk is marked done only when every sink holds all of it, together with its cut."""
 
@@ -147,6 +175,8 @@ class _Copier:
         given_up = Gaps(context.store, context.pipeline.name).open()
         sinks = [sink.without_position() for sink in spec.sinks if sink.id not in given_up]
         self._sink_ids = [sink.id for sink in sinks]
+        described = [sink for sink in spec.sinks if sink.id not in given_up]
+        self._exact = {sink.id for sink in described if sink.holds_position and sink.takes_chunks}
         self._rendering = RenderStage(
             context.pipeline,
             context.origin,
@@ -175,7 +205,6 @@ class _Copier:
         self._sinks = SinkGroup(
             sinks, context.pipeline.name, errors, self._watcher.ending, claims=SinkFences(context)
         )
-        described = [sink for sink in spec.sinks if sink.id not in given_up]
         self._marks = RowMarkers(described, context.pipeline.name, errors, self._watcher.ending)
 
     def counted(self, copied: ChunkResult) -> ChunkResult:
@@ -205,9 +234,12 @@ class _Copier:
         samples: list[RowSample] = []
         self._dead_letters.begin()  # What a former attempt held comes again.
         taken: dict[str, SinkCounts] = {}
-        cut: dict[str, Any] = {}
-        for batch in self._snapshotter.read(chunk, self._run_id):
-            if not rows and not self._begin(chunk, batch.end):
+        attempt: _Attempt | None = None
+        for batch, is_whole in self._read(chunk):
+            if (
+                attempt is None
+                and (attempt := self._begin(chunk, batch, is_whole=is_whole)) is None
+            ):
                 return None
             source = self._registrar.admit(batch).rows
             rendered = self._rendering.render(source)
@@ -218,27 +250,30 @@ class _Copier:
                 samples += chosen
             reach(CrashPoint.CHUNK_RENDERED)
             self._watcher.confirm()
-            messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
-            sink_batches = {name: SinkBatch(each) for name, each in messages.items()}
-            outcomes = self._sinks.deliver(sink_batches, DeliveryRules(self._watcher.ending.is_set))
-            if outcomes is None:
+            refused = self._deliver(source, rendered, attempt)
+            if refused is None:
                 return None
-            refused = {
-                name: [*held.get(name, ()), *outcome.durable()]
-                for name, outcome in outcomes.items()
-            }
             self._dead_letters.take(rendered, source, refused)
             if self._dead_letters.overflows and not self._store([]):
                 return None
-            for name in outcomes:
+            for name in refused:
                 taken[name] = taken.get(name, SinkCounts(0, 0)) + rendered.taken(
                     name, refused[name]
                 )
             rows += batch.rows.num_rows
-            cut = dict(batch.end)
+        if attempt is None:  # No source has a chunk without a batch.
+            return None
         reach(CrashPoint.CHUNK_WRITTEN)
         marks = self._marks.leave()
-        done = self._records.chunk_done(self._run_id, chunk.id, chunk.full_name, rows, cut, marks)
+        done = self._records.chunk_done(
+            self._run_id,
+            chunk.id,
+            chunk.full_name,
+            rows,
+            attempt.cut,
+            marks,
+            is_single_view=attempt.is_single_view,
+        )
         if not self._store([done]):
             return None
         reach(CrashPoint.CHUNK_STORED)
@@ -246,18 +281,78 @@ class _Copier:
             chunk.id, chunk.full_name, rows, taken=taken, findings=findings, samples=samples
         )
 
-    def _drift_of(self, source: pa.RecordBatch, done: ProcessedBatch) -> list[TableFindings]:
-        return [] if self._drift_watch is None else self._drift_watch.examine(source, done)
+    def _read(self, chunk: TableChunk) -> Iterator[tuple[ChangeBatch, bool]]:
+        """Yield a chunk's batches, and whether they are all that there is.
 
-    def _begin(self, chunk: TableChunk, cut: Position) -> bool:
-        """Keep what the first rows of a chunk show; False when asked to end.
+        For sinks that can take a chunk at once it becomes one batch, unless it is too large.
+        """
+        batches = self._snapshotter.read(chunk, self._run_id)
+        first: list[ChangeBatch] = []
+        for batch in batches if self._exact else ():
+            first.append(batch)
+            rows = sum(each.rows.num_rows for each in first)
+            if rows > _WHOLE_ROWS or sum(each.nbytes for each in first) > _WHOLE_BYTES:
+                break
+        else:
+            if first:
+                yield joined(first), True
+                return
+        for batch in chain(first, batches):
+            yield batch, False
+
+    def _deliver(
+        self, source: pa.RecordBatch, rendered: SinkMessages, attempt: "_Attempt"
+    ) -> dict[str, list[Rejection]] | None:
+        """Write a batch to every sink; return what each refused, or None when asked to end."""
+        messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
+
+        def set_aside(name: str, refused: Sequence[Rejection]) -> None:
+            held[name] = [*held.get(name, ()), *refused]
+            self._dead_letters.take(rendered, source, {name: held[name]})
+            if not self._store([]):
+                raise RetryableError("asked to end before there was room for dead letters")
+
+        exact = self._exact if attempt.mark is not None else ()
+        for name in exact:
+            # A sink that holds the chunk is not given it again.
+            if held.get(name) or rendered.rejections[name] or rendered.processed.refused:
+                set_aside(name, ())
+        sink_batches = {
+            name: SinkBatch(each, chunk=attempt.mark if name in exact else None)
+            for name, each in messages.items()
+        }
+        rules = DeliveryRules(self._watcher.ending.is_set, set_aside=set_aside)
+        outcomes = self._sinks.deliver(sink_batches, rules)
+        if outcomes is None:
+            return None
+        refused = {
+            name: [*held.get(name, ()), *outcome.durable()] for name, outcome in outcomes.items()
+        }
+        attempt.see([outcomes[name].chunk_text for name in exact])
+        return refused
+
+    def _begin(self, chunk: TableChunk, batch: ChangeBatch, *, is_whole: bool) -> "_Attempt | None":
+        """Keep what the first rows of a chunk show; None when asked to end.
 
         Rows of an attempt that failed stay in the sinks. What happened to them after its view is
         in the log, and the seam must not leave it out.
         """
-        if self._records.is_begun(self._run_id, chunk.id):
-            return True
-        return self._store([self._records.chunk_begun(self._run_id, chunk.id, cut)])
+        is_marked = is_whole and self._exact == {*self._sink_ids}
+        begun = self._records.begun(self._run_id, chunk.id)
+        if begun is None or (begun.is_marked and not is_marked):
+            cut = batch.end if begun is None else begun.cut
+            write = self._records.chunk_begun(self._run_id, chunk.id, cut, is_marked=is_marked)
+            if not self._store([write]):
+                return None
+        mark = None
+        if is_whole:
+            text = json.dumps(dict(batch.end), sort_keys=True)
+            mark = ChunkMark(f"{self._run_id}/{chunk.id}", text, is_first=begun is None)
+        is_marked = is_marked and (begun is None or begun.is_marked)
+        return _Attempt(dict(batch.end), mark, is_marked)
+
+    def _drift_of(self, source: pa.RecordBatch, done: ProcessedBatch) -> list[TableFindings]:
+        return [] if self._drift_watch is None else self._drift_watch.examine(source, done)
 
     def _store(self, writes: Sequence[Write]) -> bool:
         """Store, together with what is set aside; False when asked to end before there is room."""
@@ -275,6 +370,15 @@ class _Copier:
             self._marks.close()
         finally:
             self._rendering.close()
+
+
+def joined(batches: Sequence[ChangeBatch]) -> ChangeBatch:
+    """Return batches of one view as one."""
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches([batch.rows for batch in batches]).unify_dictionaries()
+    [rows] = table.combine_chunks().to_batches()
+    return replace(batches[0], rows=rows, nbytes=rows.nbytes)
 
 
 def _asked(watcher: ControlWatcher) -> Outcome:

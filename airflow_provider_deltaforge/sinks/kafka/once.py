@@ -26,6 +26,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark, WrittenChunk
 from airflow_provider_deltaforge.sinks.contract import SinkPosition, WriterClaim
 from airflow_provider_deltaforge.sinks.kafka import error_codes
 from airflow_provider_deltaforge.sinks.kafka.batch import KafkaBatch, by_halves
@@ -69,20 +70,24 @@ class KafkaOnceWriter(KafkaWriter):
         """Fence former producers, then read the position; see ``ExactlyOnceWriter``."""
         deadline = time.monotonic() + self.timeout_s
         self._begin(deadline)
-        positions = KafkaPositions(
-            self._kafka,
-            self._positions_topic,
-            self._settings,
-            self._where,
-            self._error_of,
-            lambda: self._pause(deadline, f"read topic {self._positions_topic!r} to its end"),
-        )
+        positions = self._positions(deadline)
         positions.make()
         text = positions.read(self._key.encode())
         where = f"{self._where}: record {self._key!r} of topic {self._positions_topic!r}"
         self._cursor = None if text is None else SinkPosition.from_text(text, where)
         self._stage = TransactionStage.IDLE
         return self._cursor
+
+    def _positions(self, deadline: float) -> KafkaPositions:
+        what = f"read topic {self._positions_topic!r} to its end"
+        return KafkaPositions(
+            self._kafka,
+            self._positions_topic,
+            self._settings,
+            self._where,
+            self._error_of,
+            lambda: self._pause(deadline, what),
+        )
 
     def fence(self, claim: WriterClaim) -> None:
         """Shut former writers out; see ``FencedWriter``."""
@@ -107,17 +112,17 @@ class KafkaOnceWriter(KafkaWriter):
     ) -> Sequence[Rejection]:
         """Write a batch and its cursor in one transaction; see ``ExactlyOnceWriter``."""
         del before  # A transaction that is not the next one is fenced.
-        return self._transaction(messages, after, after)
+        return self._transaction(messages, after, (self._key, after.as_text()))
 
     def _transaction(
-        self, messages: Messages, after: SinkPosition, record: SinkPosition | None
+        self, messages: Messages, after: SinkPosition, record: tuple[str, bytes] | None
     ) -> Sequence[Rejection]:
         """Write a batch in one transaction.
 
         Args:
             messages: the batch.
             after: stands for the batch, if its commit has to be tried again.
-            record: what is written beside it, if anything.
+            record: key and value of what the topic of positions gets beside it, if anything.
         """
         deadline = time.monotonic() + self.timeout_s
         if self._stage is TransactionStage.COMMITTING and self._committing == after:
@@ -151,7 +156,7 @@ class KafkaOnceWriter(KafkaWriter):
                 self._producer.abort_transaction(_CLOSE_S)
         super()._discard()
 
-    def _send(self, work: KafkaBatch, after: SinkPosition | None, deadline: float) -> bool:
+    def _send(self, work: KafkaBatch, record: tuple[str, bytes] | None, deadline: float) -> bool:
         """Begin a transaction with all messages in it; return False if any of them is refused.
 
         The position is handed over first, so that both wait for the same answer.
@@ -159,8 +164,9 @@ class KafkaOnceWriter(KafkaWriter):
         try:
             self._producer.begin_transaction()
             self._stage = TransactionStage.OPEN
-            if after is not None:
-                self._producer.produce(self._positions_topic, after.as_text(), self._key)
+            if record is not None:
+                key, value = record
+                self._producer.produce(self._positions_topic, value, key)
         except self._kafka.KafkaException as error:
             self._raise([error.args[0]])
         total = len(work.messages)
@@ -330,12 +336,56 @@ class KafkaOnceWriter(KafkaWriter):
 
 
 class KafkaTransactionWriter(KafkaOnceWriter):
-    """At least once: a commit without an answer may be followed by the same batch."""
+    """At least once: a commit without an answer may be followed by the same batch.
+
+    Of the chunks of a snapshot once, see ``ChunkWriter``.
+    """
 
     def __init__(self, sink: KafkaSink, pipeline: str) -> None:
         self._batch: Messages | None = None
         self._batches = 0
+        self._has_topic = False
+        self._chunk: str | None = None
         super().__init__(sink, pipeline)
+
+    def write_chunk(self, messages: Messages, mark: ChunkMark) -> WrittenChunk:
+        """Write a chunk and its mark in one transaction; see ``ChunkWriter``."""
+        key = f"{self._key}/rows/{mark.name}"
+        try:
+            is_new = self._stage is TransactionStage.NEW
+            if is_new:
+                self._begin_anew()
+            # Tried before: by a former writer, or by us with an end that nobody knows.
+            if is_new if self._chunk == key else not mark.is_first:
+                held = self._held(key)
+                if held is not None:
+                    return WrittenChunk(held)
+            if not len(messages):
+                return WrittenChunk(mark.text)
+            self._chunk = key
+            self._make_topic()
+            record = (key, mark.text.encode())
+            refused = self._transaction(messages, SinkPosition({"chunk": key}), record)
+        except FencedError as error:
+            raise self._not_fenced(error) from error
+        return WrittenChunk(None, refused) if refused else WrittenChunk(mark.text)
+
+    def _held(self, key: str) -> str | None:
+        """Return the text of a chunk's mark; those who may have left it are shut out."""
+        self._make_topic()
+        text = self._positions(time.monotonic() + self.timeout_s).read(key.encode())
+        return None if text is None else text.decode()
+
+    def _make_topic(self) -> None:
+        if not self._has_topic:
+            self._positions(time.monotonic() + self.timeout_s).make()
+            self._has_topic = True
+
+    def _not_fenced(self, error: FencedError) -> RetryableError:
+        """Return that the producer begins anew, unless a newer epoch has begun."""
+        if self._claim is not None:
+            self._claim.confirm()
+        return RetryableError(str(error))
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Write a batch in a transaction; see ``SinkWriter``."""
@@ -349,9 +399,7 @@ class KafkaTransactionWriter(KafkaOnceWriter):
                 rejections += refused
                 rest = _without(rest, refused)
         except FencedError as error:
-            if self._claim is not None:
-                self._claim.confirm()
-            raise RetryableError(str(error)) from error
+            raise self._not_fenced(error) from error
         return sorted(rejections, key=lambda rejection: rejection.event_row)
 
     def _write(self, messages: Messages) -> Sequence[Rejection]:

@@ -27,6 +27,7 @@ class KafkaSink(Sink):
 
     destination_field: ClassVar[str] = "topic"
     key_field: ClassVar[str] = "key"
+    takes_chunks: ClassVar[bool] = True
 
     id: str = "kafka"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
@@ -111,8 +112,8 @@ class KafkaSink(Sink):
         """Return the description for what has no position; the brokers fence that as well."""
         if not self.exactly_once:
             return self
-        changes = {"exactly_once": False, "fencing": "transactions", "positions_topic": None}
-        return self.model_copy(update=changes)
+        # The topic of positions stays: the marks of chunks are there.
+        return self.model_copy(update={"exactly_once": False, "fencing": "transactions"})
 
     @property
     def batch_events(self) -> int:

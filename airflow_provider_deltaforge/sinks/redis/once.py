@@ -41,14 +41,7 @@ _ANY_EVENT = bytes(16)
 # the first entry. A step ends in front of a later entry that is refused: the cursor must not pass
 # it before somebody has stored it, and what was added cannot be undone. Each answer tells where the
 # step has ended, also to a writer that lost the first one.
-WRITE = """
-local held = redis.call('HMGET', KEYS[1], 'owner', 'step', 'cursor')
-if not held[1] then return {'lost'} end
-if held[1] ~= ARGV[1] then return {'fenced'} end
-if ARGV[2] ~= '' and redis.call('GET', KEYS[2]) ~= ARGV[2] then return {'fenced'} end
-local step = tonumber(held[2] or '0')
-if step == tonumber(ARGV[3]) then return {'held', held[3]} end
-if step ~= tonumber(ARGV[3]) - 1 then return {'lost'} end
+CHECK = """
 local refused = {'refused'}
 for i = 3, #KEYS do
   local length = redis.pcall('XLEN', KEYS[i])
@@ -60,7 +53,10 @@ for i = 3, #KEYS do
 end
 if #refused > 1 then return refused end
 local add, most, words = redis.pcall, tonumber(ARGV[7]), tonumber(ARGV[8])
-local cursor = ARGV[4]
+""".strip()
+"""Of scripts that add entries: ends them if a key is no stream, before anything is written."""
+
+ADD = """
 for i = 9, #ARGV, words do
   local key, event, id, name = KEYS[ARGV[i] + 3], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local more = words == 5 and ARGV[i + 4] ~= '' and ARGV[i + 4]
@@ -78,6 +74,20 @@ for i = 9, #ARGV, words do
     answer = add('XADD', key, 'MAXLEN', '~', most, '*', 'event', event, 'event_id', id,
       'idempotency_key', id, 'df-key', name, 'df-headers', more)
   end
+""".strip()
+"""Adds entries, from the ninth argument on; to be followed by what becomes of an answer."""
+
+WRITE = f"""
+local held = redis.call('HMGET', KEYS[1], 'owner', 'step', 'cursor')
+if not held[1] then return {{'lost'}} end
+if held[1] ~= ARGV[1] then return {{'fenced'}} end
+if ARGV[2] ~= '' and redis.call('GET', KEYS[2]) ~= ARGV[2] then return {{'fenced'}} end
+local step = tonumber(held[2] or '0')
+if step == tonumber(ARGV[3]) then return {{'held', held[3]}} end
+if step ~= tonumber(ARGV[3]) - 1 then return {{'lost'}} end
+{CHECK}
+local cursor = ARGV[4]
+{ADD}
   if type(answer) == 'table' and answer['err'] then
     if i == 9 then return answer end
     cursor = ARGV[5] .. string.gsub(ARGV[i - words + 2], '-', '') .. ARGV[6]
@@ -85,7 +95,7 @@ for i = 9, #ARGV, words do
   end
 end
 redis.call('HSET', KEYS[1], 'step', ARGV[3], 'cursor', cursor)
-return {'written', cursor}
+return {{'written', cursor}}
 """.strip()
 
 WRITE_SHA = hashlib.sha1(WRITE.encode(), usedforsecurity=False).hexdigest()
@@ -298,14 +308,16 @@ class RedisOnceWriter(RedisWriter):
         self._steps = None
         return FencedError(f"{self._where}: {_FENCED[word]}")
 
-    def _run_script(self, head: bytes, body: memoryview | bytes, deadline: float) -> Any:
+    def _run_script(
+        self, head: bytes, body: memoryview | bytes, deadline: float, script: str = WRITE
+    ) -> Any:
         for _ in range(2):
             pipe = self._pipe(self._key)  # The one of before may be gone.
             pipe.send([head, body], 1)
             [answer] = self._answers(pipe, deadline)
             if not isinstance(answer, self._redis.exceptions.NoScriptError):
                 break
-            self._ask(self._key, entries.command("SCRIPT", "LOAD", WRITE))
+            self._ask(self._key, entries.command("SCRIPT", "LOAD", script))
         return answer
 
     def _refused_first(self, step: Messages, answer: Exception) -> list[Rejection]:

@@ -1,9 +1,17 @@
 """What a document says about a Redis sink."""
 
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink, SinkWriter
@@ -20,6 +28,7 @@ class RedisSink(Sink):
 
     destination_field: ClassVar[str] = "stream"
     key_field: ClassVar[str] = "key"
+    takes_chunks: ClassVar[bool] = True
 
     uri: SecretStr
     """``redis://host:6379/0``, ``rediss://`` with TLS, ``unix:///path``,
@@ -54,6 +63,14 @@ class RedisSink(Sink):
     """How long one batch may take until the pipeline counts as blocked, in seconds."""
     connect_timeout_secs: PositiveInt = 10
     """How long connecting may take, in seconds."""
+
+    # A copy without exactly_once writes the rows of a snapshot, with the marks of their chunks.
+    _keeps_position: bool = PrivateAttr(default=False)
+
+    def model_post_init(self, context: Any) -> None:
+        """Remember what the document says; copies do not come through here."""
+        super().model_post_init(context)
+        self._keeps_position = self.exactly_once
 
     @field_validator("uri")
     @classmethod
@@ -130,6 +147,9 @@ class RedisSink(Sink):
             SpecError: a setting cannot be obeyed, or the extra is missing.
             AccessError: the server refuses the credentials, the certificate or the commands.
         """
-        place = "once:RedisOnceWriter" if self.exactly_once else "writer:RedisWriter"
+        place = "writer:RedisWriter"
+        if self._keeps_position:
+            once = self.exactly_once
+            place = "once:RedisOnceWriter" if once else "chunk_rows:RedisChunkWriter"
         writer: SinkWriter = self._connected(f"{_FOLDER}.{place}", pipeline, "redis")
         return writer

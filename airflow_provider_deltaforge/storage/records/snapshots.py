@@ -42,6 +42,16 @@ class SnapshotRecord(Record):
     """Sinks that are given all rows of the run, and were given nothing before."""
 
 
+class ChunkBegun(Record):
+    """One chunk that sinks may have got rows of, in this attempt or a former one."""
+
+    v: Literal[1] = 1
+    cut: dict[str, Any]
+    """Of the first view whose rows they may have got."""
+    is_marked: bool
+    """Each attempt gave each sink all rows, with a mark, or none."""
+
+
 class ChunkDone(Record):
     """One chunk that every required sink holds."""
 
@@ -52,6 +62,8 @@ class ChunkDone(Record):
     finished_at_ms: int
     marks: dict[str, str] = Field(default_factory=dict)
     """By sink: the mark behind the rows, in those that may come back without them."""
+    is_single_view: bool = False
+    """The sinks hold the rows of the view at ``cut``, and of no former attempt."""
 
 
 class Snapshots:
@@ -112,19 +124,29 @@ class Snapshots:
         pages = self._store.items(names.SNAPSHOTS, f"{self._prefix}plan/{run_id}/")
         return [chunk for _, page in pages for chunk in json.loads(page)]
 
-    def chunk_begun(self, run_id: str, chunk_id: str, cut: Mapping[str, Any]) -> Put:
+    def chunk_begun(
+        self, run_id: str, chunk_id: str, cut: Mapping[str, Any], *, is_marked: bool = False
+    ) -> Put:
         """Return the write that keeps the cut of the first rows that sinks may get of a chunk."""
+        begun = ChunkBegun(cut=dict(cut), is_marked=is_marked)
         key = f"{self._prefix}begun/{run_id}/{chunk_id}"
-        return Put(names.SNAPSHOTS, key, json.dumps(dict(cut)).encode())
+        return Put(names.SNAPSHOTS, key, begun.model_dump_json().encode())
 
-    def is_begun(self, run_id: str, chunk_id: str) -> bool:
-        """Return whether sinks may have got rows of a chunk, in this attempt or a former one."""
+    def begun(self, run_id: str, chunk_id: str) -> ChunkBegun | None:
+        """Return what is known of a chunk that sinks may have got rows of; None of another one."""
         key = f"{self._prefix}begun/{run_id}/{chunk_id}"
-        return self._store.get(names.SNAPSHOTS, key) is not None
+        text = self._store.get(names.SNAPSHOTS, key)
+        return None if text is None else ChunkBegun.from_stored(text, f"chunk {key}")
 
-    def first_cuts(self, run_id: str) -> dict[str, dict[str, Any]]:
-        """Return by chunk id the cut of the first rows that sinks may have got of it."""
-        return self._cuts("begun", run_id)
+    def cuts(self, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return by chunk id the cut of the first view whose rows a sink may hold."""
+        prefix = f"{self._prefix}begun/{run_id}/"
+        first = {
+            key.removeprefix(prefix): ChunkBegun.from_stored(text, f"chunk {key}").cut
+            for key, text in self._store.items(names.SNAPSHOTS, prefix)
+        }
+        done = self.done(run_id).items()
+        return first | {chunk_id: each.cut for chunk_id, each in done if each.is_single_view}
 
     def chunk_done(
         self,
@@ -134,10 +156,17 @@ class Snapshots:
         rows: int,
         cut: Mapping[str, Any],
         marks: Mapping[str, str] | None = None,
+        *,
+        is_single_view: bool = False,
     ) -> Put:
         """Return the write that marks a chunk durable."""
         done = ChunkDone(
-            table=table, rows=rows, cut=dict(cut), finished_at_ms=now_ms(), marks=dict(marks or {})
+            table=table,
+            rows=rows,
+            cut=dict(cut),
+            finished_at_ms=now_ms(),
+            marks=dict(marks or {}),
+            is_single_view=is_single_view,
         )
         key = f"{self._prefix}done/{run_id}/{chunk_id}"
         return Put(names.SNAPSHOTS, key, done.model_dump_json().encode())
@@ -161,10 +190,7 @@ class Snapshots:
 
     def seam_ends(self, run_id: str) -> dict[str, dict[str, Any]]:
         """Return by table the position behind which all its changes are delivered."""
-        return self._cuts("seam", run_id)
-
-    def _cuts(self, kind: str, run_id: str) -> dict[str, dict[str, Any]]:
-        prefix = f"{self._prefix}{kind}/{run_id}/"
+        prefix = f"{self._prefix}seam/{run_id}/"
         found = self._store.items(names.SNAPSHOTS, prefix)
         return {key.removeprefix(prefix): json.loads(text) for key, text in found}
 

@@ -1,0 +1,49 @@
+"""Rows of a snapshot come once into sinks that take a chunk and its mark together.
+
+The log goes on while drivers are killed, so a chunk that is read again shows other rows.
+"""
+
+from collections import Counter
+
+import pytest
+
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
+from tests.engine.exact_run import exact_run
+from tests.engine.scripted_run import NAME, kill
+
+KILLS = (
+    (CrashPoint.SNAPSHOT_STARTED, 1),
+    (CrashPoint.CHUNK_RENDERED, 1),
+    (CrashPoint.CHUNK_WRITTEN, 1),
+    (CrashPoint.CHUNK_WRITTEN, 2),
+    (CrashPoint.CHUNK_STORED, 1),
+    (CrashPoint.SNAPSHOT_FINISHED, 1),
+)
+
+
+@pytest.mark.parametrize("kind", [pytest.param("kafka", marks=pytest.mark.long), "redis"])
+def test_wherever_a_copy_is_killed_each_row_comes_once(kind, request, tmp_path):
+    dsn = request.getfixturevalue(f"{kind}_server").dsn()
+    run = exact_run(kind, dsn, tmp_path, transactions=1200, rate=400, snapshot="initial")
+    # One chunk after the other, so that what a kill leaves is known.
+    parallel = "intra_table_parallel: "
+    pipelines.apply(run.store, run.document.replace(f"{parallel}true", f"{parallel}false"))
+    run.want("running")
+    for crash_point, crossing in KILLS:
+        run.held.unlink(missing_ok=True)
+        driver = run.start(hold=(crash_point, crossing))
+        kill(run.wait_held(driver))
+        driver.wait()
+
+    driver = run.start()
+    run.wait_delivered(driver)
+
+    assert run.stop(driver) == 0
+    seen = run.seen()
+    copies = Counter(event.key for event in seen if event.name is None)
+    assert copies == dict.fromkeys([("script.rows", key) for key in range(1, 61)], 1)
+    assert run.judge(run.first_position()) == []
+    done = Snapshots(run.store, NAME).done(Snapshots(run.store, NAME).current().id)
+    assert [chunk.is_single_view for chunk in done.values()] == [True] * 3
