@@ -19,6 +19,8 @@ class MySqlTuning:
         lock_attempts: so many attempts are made.
         quiet_views: so many views of a chunk are opened until one falls between two commits, and
             half as many of the next chunk each time that none did.
+        sampled_rows: the bounds of a table's chunks are counted out below so many rows, and
+            looked for by the server's estimates from there on.
     """
 
     settling_s: float = 15.0
@@ -27,6 +29,7 @@ class MySqlTuning:
     lock_wait_s: int = 3
     lock_attempts: int = 10
     quiet_views: int = 32
+    sampled_rows: int = 200_000
 
 
 MYSQL_TUNING = MySqlTuning()

@@ -1,8 +1,8 @@
 """Cuts a table into chunks: half-open ranges ``(after, upto]`` of its key.
 
 The first chunk has no ``after``, the last no ``upto``, so together they hold every key there is or
-will be. A border is the key of every n-th row, which the server samples: sparse keys make no empty
-chunks, and comparing is the server's.
+will be. A border is a key of the table, about so many rows behind the one before: sparse keys make
+no empty chunks, and comparing is the server's.
 """
 
 import hashlib

@@ -111,7 +111,7 @@ def test_rows_inserted_while_planning_fall_into_some_chunk(server):
 
 def test_range_reads_use_the_primary_index(server):
     from airflow_provider_deltaforge.sources.mysql.catalog import load_table
-    from airflow_provider_deltaforge.sources.mysql.snapshot.table_chunks import select_rows
+    from airflow_provider_deltaforge.sources.mysql.snapshot.key_ranges import select_rows
 
     snapshotter = source_of(server, "chunked", "k_composite").open_snapshot()
     chunk = list(snapshotter.plan(100))[3]

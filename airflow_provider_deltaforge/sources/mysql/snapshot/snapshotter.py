@@ -28,7 +28,8 @@ from airflow_provider_deltaforge.sources.mysql.failover import check_reach
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_count
-from airflow_provider_deltaforge.sources.mysql.snapshot.table_chunks import plan_table, select_rows
+from airflow_provider_deltaforge.sources.mysql.snapshot.key_ranges import select_rows
+from airflow_provider_deltaforge.sources.mysql.snapshot.table_chunks import plan_table
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_rows_kernel import shape_of
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_stream import (
     TABLE_CHANGED,
@@ -118,7 +119,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         return chosen
 
     def _chunks(self, table: TableSize, chunk_rows: int, where: str | None) -> Iterator[TableChunk]:
-        yield from plan_table(self._open()[0], table, chunk_rows, where)
+        yield from plan_table(self._open()[0], table, chunk_rows, where, self._tuning)
 
     def _select(self, chunk: TableChunk, doing: str) -> SelectedRows:
         view, schema, parts = self._parts(chunk)

@@ -127,7 +127,8 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         self, table: CapturedTable, chunk_rows: int, where: str | None
     ) -> Iterator[TableChunk]:
         connection, server = self._open()
-        yield from plan_table(connection, server.db, table, chunk_rows, where)
+        least = self._tuning.sampled_blocks
+        yield from plan_table(connection, server.db, table, chunk_rows, where, sampled_blocks=least)
 
     def _prepare(self, connection: Any) -> PostgresServer:
         prepare_session(connection, self._tuning.lock_wait_s)
