@@ -190,6 +190,15 @@ class Snapshotter(Protocol):
             SpecError: a pattern matches no captured table, or the condition is wrong.
         """
 
+    def settle(self) -> None:
+        """Return when views that open from now on contain all that the log holds by now.
+
+        Not where a view's cut says as much: it covers every position before it.
+
+        Raises:
+            RetryableError: somebody who may be committing does not end.
+        """
+
     def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
         """Yield the rows of a chunk as op ``r`` events.
 
@@ -321,6 +330,25 @@ class Source(PluginSettings):
             more is better than one that is lost.
         """
         return np.zeros(batch.rows.num_rows, np.bool_)
+
+    def knows_views(self, position: Position) -> bool:
+        """Return whether ``visible`` and ``is_behind`` tell what a view contained.
+
+        Then rows are copied beside a running stream, which goes on meanwhile.
+
+        Args:
+            position: where the stream is.
+        """
+        return False
+
+    def is_behind(self, position: Position, cut: Position) -> bool:
+        """Return whether everything that a view contained lies before a position of the log.
+
+        Args:
+            position: up to where the log was read.
+            cut: of the view: the ``end`` of the batches read from it.
+        """
+        return self.covers(position, cut)
 
     def common_cut(self, cuts: Sequence[Position]) -> Position | None:
         """Return a cut such that several views contained everything up to it; None: unknown."""

@@ -88,6 +88,10 @@ class ScriptedSource(Source):
         first = int(batch.positions.after(0)["tx"])
         return batch.rows.column("tx").to_numpy() + first <= cut["tx"]
 
+    def knows_views(self, position: Position) -> bool:
+        """Return True: transactions are numbered."""
+        return True
+
     def common_cut(self, cuts: Sequence[Position]) -> Position | None:
         """Return a cut such that several views contained everything up to it."""
         return self.earliest(cuts)
@@ -242,6 +246,9 @@ class ScriptedSnapshotter:
             bounds = {"low": low, "high": high}
             name = f"script.rows:{low}"
             yield TableChunk(name, "script", None, "rows", bounds, high - low + 1)
+
+    def settle(self) -> None:
+        """Do nothing: a view contains what is there."""
 
     def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
         """Yield the last state of each key of the chunk that the log has written."""

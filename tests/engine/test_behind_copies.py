@@ -34,7 +34,9 @@ def test_a_copy_waits_until_the_sink_that_is_behind_has_joined():
     )
     assert lagging(made.store, load(made.document)) == ["side"]
     made.log("side").heal()
-    assert running.end().why == "request"
+    wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
+    running.end()
+    assert snapshots.request_state(made.store, made.name, "copy").state == "done"
     assert lagging(made.store, load(made.document)) == []
     assert whole(made, "side", at(made, "side")) == []
 

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.read.batcher import Batcher, BatchLimits
-from airflow_provider_deltaforge.engine.read.read_ahead import _BYTES_AHEAD, ReadAhead
+from airflow_provider_deltaforge.engine.read.read_ahead import _BYTES_AHEAD, Gate, ReadAhead
 from airflow_provider_deltaforge.errors import ServerChangedError
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from tests.engine.test_batcher import batch_of
@@ -46,7 +46,7 @@ def pumped():
                 prepare,
                 ahead,
                 lambda _: None,
-                lambda batch: batch,
+                Gate(lambda batch: batch),
                 LaneMeasurements(),
             )
         )

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.engine.lane.lane import Lane
-from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
+from airflow_provider_deltaforge.engine.read.source_identity import SourceIdentity
 from airflow_provider_deltaforge.errors import (
     FencedError,
     PositionLostError,

@@ -2,12 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from airflow_provider_deltaforge.engine.base.outcome import Why
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
+from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
 
 _LEAVING_POLL_S = 1.0
 
@@ -18,8 +19,7 @@ class ControlWatcher:
     Args:
         context: whose control record to listen to.
         window_s: when the work ends in any case.
-        makes_way: asked before making way for a snapshot or a replay that somebody wants.
-        busy: asked before making way for a snapshot; True lets it wait.
+        makes_way: asked before making way for a replay that somebody wants.
         also: another reason to end, asked each time.
         ends_window: False leaves the end of the window to the worker, which calls ``end_window``
             where it leaves nothing unanswered.
@@ -31,12 +31,11 @@ class ControlWatcher:
         window_s: float,
         *,
         makes_way: Callable[[], bool] = lambda: False,
-        busy: Callable[[], bool] = lambda: False,
         also: Callable[[], Why | None] = lambda: None,
         ends_window: bool = True,
     ) -> None:
         self._context = context
-        self._makes_way, self._busy = makes_way, busy
+        self._makes_way = makes_way
         self._also = also
         self._ends_window = ends_window
         self._deadline = time.monotonic() + window_s
@@ -44,6 +43,8 @@ class ControlWatcher:
         self.ended_at = 0.0
         self._confirmed_at: float | None = None
         self.why: Why = "window"
+        self.requests: Sequence[SnapshotRequest] = ()
+        """The copies that are asked for, as of the last look."""
         self.failure: Exception | None = None
         """Why it can listen no longer; ``why`` is ``failed`` then."""
         if context.job.leaving is not None:
@@ -79,8 +80,8 @@ class ControlWatcher:
         record = self.check_desired()
         if record is None or self.ending.is_set():
             return
-        asked = record.replays or (record.requests and not self._busy())
-        if asked and self._makes_way():
+        self.requests = record.requests
+        if record.replays and self._makes_way():
             self.end("request")
         elif (why := self._also()) is not None:
             self.end(why)

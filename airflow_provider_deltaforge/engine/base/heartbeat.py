@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from airflow_provider_deltaforge.storage.records.control import Progress, Status
 from airflow_provider_deltaforge.storage.records.history import History, HistoryRecorder
 from airflow_provider_deltaforge.storage.records.measurements import Measurements, measurements
 from airflow_provider_deltaforge.storage.records.measurements import put as put_measurements
+from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _DRAIN_GRACE_S = 10.0
@@ -59,13 +61,11 @@ class Heartbeat:
         self.failure: Exception | None = None
         """What ended the heartbeat; ``why`` is ``failed`` then."""
         # Only a stream makes way for what was asked for; requests wait for each other.
-        # Copied rows would reach a sink that is behind in front of older changes.
         self._streams = makes_way and status == "running"
         self._watcher = ControlWatcher(
             context,
             window_s,
             makes_way=self._makes_way,
-            busy=lambda: bool(stats.lagging),
             ends_window=not self._streams,
         )
         self.ending = self._watcher.ending
@@ -101,6 +101,11 @@ class Heartbeat:
     def end_window(self) -> None:
         """Ask the lane to end if its window is over."""
         self._watcher.end_window()
+
+    @property
+    def requests(self) -> Sequence[SnapshotRequest]:
+        """Return the copies that are asked for, as of the last beat."""
+        return self._watcher.requests
 
     @property
     def why(self) -> Why:

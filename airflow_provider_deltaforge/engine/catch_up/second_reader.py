@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.snapshot_seam import SnapshotSeam
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
 from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
-from airflow_provider_deltaforge.engine.read.read_ahead import ReadAhead
+from airflow_provider_deltaforge.engine.read.read_ahead import Gate, ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
 from airflow_provider_deltaforge.errors import RetryableError
@@ -160,7 +160,7 @@ class SecondReader:
             lambda batch: RenderedBatch(batch, ahead.render(batch.rows)),
             1,
             self._tell,
-            lambda batch: seam.without_shown(registrar.admit(batch)),
+            Gate(lambda batch: seam.without_shown(registrar.admit(batch))),
             self._measured,
         )
 

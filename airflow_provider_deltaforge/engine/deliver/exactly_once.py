@@ -43,6 +43,11 @@ class ExactlyOnceGuard:
         self._again = False
         self._held: tuple[str, ...] | None = None
 
+    @property
+    def is_searching(self) -> bool:
+        """Return whether the event is still to come that the sink holds last."""
+        return self._sought is not None
+
     def holds(self, position: Position) -> tuple[str, ...] | None:
         """Return what the sink may tell while it lacks nothing up to a position; None at first."""
         if self._sought is not None:

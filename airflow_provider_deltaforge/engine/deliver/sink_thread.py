@@ -160,6 +160,11 @@ class SinkConnection:
         if self._once is not None:
             self._once.read_again()
 
+    @property
+    def is_searching(self) -> bool:
+        """Return whether the sink holds events behind what it was given; between two writes."""
+        return self._once is not None and self._once.is_searching
+
     def client(self) -> ClientCounts:
         """Return what the client has counted since the last call, and what it measures."""
         exact, self._exact = self._exact, Counter()
@@ -253,6 +258,11 @@ class SinkThread:
     def read_again(self) -> None:
         """Note that the log is read from the checkpoint again; nothing is being written."""
         self._connection.read_again()
+
+    @property
+    def is_searching(self) -> bool:
+        """Return whether the sink holds events that the log has not shown again; between writes."""
+        return self._connection.is_searching
 
     def result(self, timeout_s: float) -> SinkResult | None:
         """Return how the batch ended, or None while it is being written."""

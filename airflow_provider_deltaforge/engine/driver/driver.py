@@ -31,6 +31,7 @@ from airflow_provider_deltaforge.engine.catch_up.start_positions import lagging
 from airflow_provider_deltaforge.engine.catch_up.table_watch import ask_for_arrivals
 from airflow_provider_deltaforge.engine.replay.requests import serve_replays
 from airflow_provider_deltaforge.engine.snapshot.attempts import fails_request, take
+from airflow_provider_deltaforge.engine.snapshot.live_copies import needs_the_log_to_wait
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage.choice import check_store
@@ -227,7 +228,7 @@ def _stream(context: TaskContext, runner: Runner) -> Outcome:
             ended = None
             if has_begun(context.store, context.pipeline.name, context.pipeline.spec.source.id):
                 lags = lagging(context.store, context.pipeline)
-                ended = serve_replays(context) if lags else serve(context, runner)
+                ended = serve_replays(context) if lags else serve(context, runner, is_live=True)
             outcome = ended or _carry(context, runner, window_s)
         except RetryableError as error:
             outcome = Outcome.of(error)
@@ -260,12 +261,17 @@ def _carry(context: TaskContext, runner: Runner, window_s: float) -> Outcome:
     return runner.stream(context.job, window_s)
 
 
-def serve(context: TaskContext, runner: Runner) -> Outcome | None:
+def serve(context: TaskContext, runner: Runner, *, is_live: bool = False) -> Outcome | None:
     """Serve every pending request, in order, while no lane runs.
 
     Everything up to the checkpoint is delivered then, and the log is not read meanwhile.
     Afterwards the stream goes on from that checkpoint: changes that the copied rows already
     contained may come again, so a row's last delivery is its last state.
+
+    Args:
+        context: the driver's.
+        runner: where chunks are copied.
+        is_live: a lane follows, which makes most copies while it runs.
 
     Returns:
         None when nothing is left to serve; else why the driver must end, with requests left.
@@ -281,7 +287,7 @@ def serve(context: TaskContext, runner: Runner) -> Outcome | None:
             return ended
         ask_for_arrivals(replace(context, fence=context.control.held_epoch(context.job.driver)))
         pending = _pending(context)
-        if not pending:
+        if not pending or (is_live and not needs_the_log_to_wait(context, pending[0])):
             return None
         request = pending[0]
         # Without this a driver killed between recording and removing would copy again.

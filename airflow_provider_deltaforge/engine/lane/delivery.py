@@ -89,6 +89,12 @@ class Delivery:
         """Return the write that moves a sink's checkpoint."""
         return self._checkpoints.put(name, position, self._held_by(name, position))
 
+    def takes_rows(self) -> bool:
+        """Return whether every sink holds what the lane has delivered, and nothing behind it."""
+        threads = (self._sinks.thread(name) for name in self._exact)
+        is_ahead = self._skip_list.any or any(thread.is_searching for thread in threads)
+        return not is_ahead and not self._shared.stats.lagging
+
     def close(self) -> None:
         """Close every sink."""
         self._lagging.close()

@@ -23,6 +23,7 @@ from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.retry import retry_until
+from airflow_provider_deltaforge.engine.base.schema_sensing import LaneSensing
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, RenderedBatch
@@ -37,13 +38,19 @@ from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, 
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery
-from airflow_provider_deltaforge.engine.lane.schema_sensing import LaneSensing
-from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity, advised
 from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
 from airflow_provider_deltaforge.engine.read.empty_progress import EmptyProgress
 from airflow_provider_deltaforge.engine.read.read_ahead import ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
+from airflow_provider_deltaforge.engine.read.source_identity import SourceIdentity, advised
 from airflow_provider_deltaforge.engine.render.render_stage import RenderAhead, RenderStage
+from airflow_provider_deltaforge.engine.snapshot.copy_window import (
+    CopyWindow,
+    RenderedRows,
+    WatchedLog,
+)
+from airflow_provider_deltaforge.engine.snapshot.live_copies import LiveCopies
+from airflow_provider_deltaforge.engine.snapshot.row_delivery import RowDelivery
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
     FencedError,
@@ -199,7 +206,8 @@ class Lane:
 
     def _carry(self, opened: OpenLog) -> Outcome:
         spec, reader = self._context.pipeline.spec, opened.reader
-        pump = ReadAhead(
+        log = WatchedLog(self._source, opened.start, opened.admit)
+        pump: ReadAhead[RenderedBatch | CopyWindow] = ReadAhead(
             reader,
             CuttingBatcher(
                 BatchLimits.of(spec.batch, spec.sinks), self._source, self._skip_list.places
@@ -207,7 +215,7 @@ class Lane:
             partial(self._prepare, self._rendering.ahead(self._skip_list.goes)),
             spec.batch.max_inflight,
             self._stats.report_read_error,
-            opened.admit,
+            log,
             self._measured,
         )
         self._measured.reads_from(pump.depths)
@@ -228,18 +236,33 @@ class Lane:
             self._dead_letters,
             self._heartbeat,
         )
+        rows = RowDelivery(
+            self._context,
+            self._stats,
+            self._heartbeat,
+            self._dead_letters,
+            delivery.takes_rows,
+            self._store,
+        )
+        copies = LiveCopies(
+            self._context, self._stats, self._heartbeat, log, lambda: not self._skip_list.any
+        )
         self._watch_retention()
         try:
             delivery.begin(opened.start_positions)
+            copies.start()
             while not self._heartbeat.ending.is_set():
-                self._step(pump, delivery, reader)
+                self._step(pump, delivery, reader, rows)
                 # Not while a batch is unanswered: what a network holds of it could arrive behind
-                # what the next lane's sinks send.
-                self._heartbeat.end_window()
+                # what the next lane's sinks send. Nor while a chunk is read, which would be lost.
+                if not copies.is_busy:
+                    self._heartbeat.end_window()
         finally:
             self._stats.read_by(None)
             self._measured.reads_from(dict)
             pump.close()
+            copies.close()
+            rows.close()
             delivery.close()
         if self._heartbeat.failure is not None:
             raise self._heartbeat.failure
@@ -264,14 +287,22 @@ class Lane:
             self._retention = threading.Thread(target=watch, name="retention", daemon=True)
             self._retention.start()
 
-    def _step(self, pump: ReadAhead[RenderedBatch], delivery: Delivery, reader: LogReader) -> None:
+    def _step(
+        self,
+        pump: ReadAhead[RenderedBatch | CopyWindow],
+        delivery: Delivery,
+        reader: LogReader,
+        rows: RowDelivery,
+    ) -> None:
         """Deliver what is ready; nothing of it is held afterwards."""
         if delivery.rejoin():
             delivery.acknowledge(reader)
         if self._dead_letters.is_due:
             self._retry(self._dead_letters.tend)
         batch = pump.next(_WAIT_S)
-        if batch is not None:
+        if isinstance(batch, CopyWindow):
+            self._copied(rows.deliver(batch))
+        elif batch is not None:
             self._deliver(batch, delivery, reader)
         else:
             self._checkpoint_idle(delivery, reader)
@@ -364,6 +395,13 @@ class Lane:
         self._empty_progress.ends()  # What is refused of this transaction is stored with its end.
         if self._dead_letters.overflows and self._retry(self._dead_letters.awaits_room):
             self._store([])
+
+    def _copied(self, rows: RenderedRows | None) -> None:
+        """Take note of what copied rows show."""
+        if rows is not None:
+            self._data_drift.add(rows.findings)
+            if self._sensing is not None:
+                self._sensing.observe_samples(rows.samples)
 
     def _progress(self, position: Position, former: Position) -> int:
         """Return -1 for a step back; two positions that lack something each are none."""

@@ -215,7 +215,7 @@ class Batcher:
         nbytes = sum(piece.nbytes for piece in out)
         ends = (piece.boundary for piece in reversed(out) if piece.boundary is not None)
         boundary = next(ends, None) if position is None else None
-        rows = _joined([piece.rows for piece in out])
+        rows = joined([piece.rows for piece in out])
         return SourceBatch(rows, position, nbytes, self._in_split, boundary, trigger)
 
     def _finish_open_transaction(self, batch: ChangeBatch) -> None:
@@ -236,7 +236,8 @@ class Batcher:
             self._pieces[-1] = replace(last, position=batch.end)
 
 
-def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+def joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return record batches as one."""
     if len(parts) == 1:
         return parts[0]
     table = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()

@@ -7,7 +7,7 @@ and neither keeps a process alive whose parent is gone.
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -93,6 +93,28 @@ class _Prefetched:
             self._changed.notify()
 
 
+class Gate(Generic[Prepared]):
+    """What decoded batches go through before they are cut. Used by the decoder thread.
+
+    Args:
+        admit: returns what is to be delivered of a batch.
+    """
+
+    def __init__(self, admit: Callable[[ChangeBatch], ChangeBatch]) -> None:
+        self._admit = admit
+
+    def admit(self, batch: ChangeBatch) -> ChangeBatch:
+        """Return what is to be delivered of a batch."""
+        return self._admit(batch)
+
+    def joining(self) -> Sequence[Prepared]:
+        """Return what is to be delivered here, if that is between two transactions.
+
+        Asked behind every batch, and while none comes.
+        """
+        return ()
+
+
 class ReadAhead(Generic[Prepared]):
     """Reads, decodes and prepares ahead of delivery.
 
@@ -101,7 +123,7 @@ class ReadAhead(Generic[Prepared]):
         batcher: cuts batches.
         prepare: processors and rendering; runs in the decoder thread.
         ready_ahead: batches that may wait for delivery (``batch.max_inflight``).
-        admit: what each decoded batch goes through first, in the decoder thread.
+        gate: what each decoded batch goes through first, in the decoder thread.
         on_error: told a retryable read error, and None when reading works again.
         measured: where what is read is counted.
     """
@@ -113,14 +135,14 @@ class ReadAhead(Generic[Prepared]):
         prepare: Callable[[SourceBatch], Prepared],
         ready_ahead: int,
         on_error: Callable[[BaseException | None], None],
-        admit: Callable[[ChangeBatch], ChangeBatch],
+        gate: Gate[Prepared],
         measured: LaneMeasurements,
     ) -> None:
         self._reader = reader
         self._batcher = batcher
         self._prepare = prepare
         self._on_error = on_error
-        self._admit = admit
+        self._gate = gate
         self._measured = measured
         self._ending = threading.Event()
         self._chunks: _Handover[LogSegment | Exception] = _Handover(_CHUNKS_AHEAD, self._ending)
@@ -212,6 +234,10 @@ class ReadAhead(Generic[Prepared]):
                 raise chunk
             for batch in self._batches(chunk):
                 self._make_ready(batch)
+            for prepared in self._gate.joining():
+                if (rest := self._batcher.rest()) is not None:
+                    self._make_ready(rest)
+                self._ready.put((prepared, 0))
 
     def _make_ready(self, batch: SourceBatch) -> None:
         weight = max(batch.nbytes, batch.rows.num_rows * LEAST_EVENT_BYTES)
@@ -232,7 +258,7 @@ class ReadAhead(Generic[Prepared]):
 
     def _batches(self, chunk: LogSegment | None) -> Iterator[SourceBatch]:
         if chunk is not None:
-            batch = self._admit(self._decoded(chunk))
+            batch = self._gate.admit(self._decoded(chunk))
             yield from self._batcher.add(batch, time.monotonic())
         due = self._batcher.due(time.monotonic())
         if due is not None:

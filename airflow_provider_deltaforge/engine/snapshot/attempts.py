@@ -13,9 +13,9 @@ from airflow_provider_deltaforge.engine.base.outcome import Outcome, logged
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.restarts import Restarts, wait_while_paused
 from airflow_provider_deltaforge.engine.base.runner import Runner
+from airflow_provider_deltaforge.engine.base.schema_sensing import LaneSensing
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
-from airflow_provider_deltaforge.engine.lane.schema_sensing import LaneSensing
 from airflow_provider_deltaforge.engine.read.registrar import lookup, registry_of
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import SINK, CopyErrors
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun

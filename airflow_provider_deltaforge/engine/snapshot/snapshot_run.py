@@ -17,8 +17,8 @@ from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.table_watch import learn
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
 from airflow_provider_deltaforge.engine.deliver.sink_positions import is_reset
-from airflow_provider_deltaforge.engine.lane.source_identity import SourceIdentity
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
+from airflow_provider_deltaforge.engine.read.source_identity import SourceIdentity
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
@@ -49,9 +49,17 @@ class SnapshotRun:
     Args:
         context: the opened job.
         request: what was asked for; None for the pipeline's own snapshot.
+        is_live: its rows join a stream that goes on meanwhile, so that no log is kept for it.
     """
 
-    def __init__(self, context: TaskContext, request: SnapshotRequest | None = None) -> None:
+    def __init__(
+        self,
+        context: TaskContext,
+        request: SnapshotRequest | None = None,
+        *,
+        is_live: bool = False,
+    ) -> None:
+        self._is_live = is_live
         self._context = context
         self._request = request
         self._source = context.pipeline.spec.source
@@ -82,7 +90,7 @@ class SnapshotRun:
             run = self._latest()
             if run is None or not self._resumable(run):
                 run = self._begin(snapshotter)
-            else:
+            elif not self._is_live:
                 snapshotter.guard(run.start_position)
         finally:
             snapshotter.close()
@@ -115,7 +123,8 @@ class SnapshotRun:
         The pipeline's own run sets where its stream begins instead. A sink that has a checkpoint
         keeps it: moving it ahead would skip the deletes between.
         """
-        self.guard(plan)
+        if not self._is_live:
+            self.guard(plan)
         self._see_rows(plan.run)
         gaps = {gap.sink for gap in Gaps(self._context.store, self._context.pipeline.name).all()}
         fresh = [sink_id for sink_id in plan.run.fresh_sinks if sink_id not in gaps]
@@ -227,7 +236,8 @@ class SnapshotRun:
             ]
             earliest: Position | None = self._source.earliest(stands)
             if earliest is not None:
-                snapshotter.guard(earliest)
+                if not self._is_live:
+                    snapshotter.guard(earliest)
                 return earliest
         return snapshotter.begin()
 

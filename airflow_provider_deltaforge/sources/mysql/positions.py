@@ -174,6 +174,21 @@ def visible_in(cut: LogPosition, positions: BinlogTxPositions) -> Any:
     return transactions[:, TX_START] < cut.pos
 
 
+def is_behind(position: LogPosition, cut: LogPosition, upto: Sequence[Any] | None) -> bool:
+    """Return whether the log up to a position holds everything that a view contained.
+
+    Args:
+        position: up to where the log was read.
+        cut: of the view.
+        upto: file and offset of the log's end when the view was there, where the cut may be a part
+            of what it contained.
+    """
+    if upto is None:
+        return compare(position.as_json(), cut.as_json()) >= 0
+    end = LogPosition(str(upto[0]), int(upto[1]), None, cut.server_uuid)
+    return compare(replace(position, gtids=None).as_json(), end.as_json()) >= 0
+
+
 def common_cut(cuts: Sequence[LogPosition]) -> Position | None:
     """Return what several views of one server contained; None of views of several servers."""
     if len({cut.server_uuid for cut in cuts}) != 1:

@@ -252,6 +252,15 @@ class MySqlSource(Source):
         contained = positions.visible_in(positions.LogPosition.from_json(cut), batch.positions)
         return contained[batch.rows.column("tx").to_numpy()]
 
+    def knows_views(self, position: Position) -> bool:
+        """Return True: by GTIDs, or by places in the log."""
+        return True
+
+    def is_behind(self, position: Position, cut: Position) -> bool:
+        """Return whether everything that a view contained lies before a position of the log."""
+        from_json = positions.LogPosition.from_json
+        return positions.is_behind(from_json(position), from_json(cut), cut.get("upto"))
+
     def common_cut(self, cuts: Sequence[Position]) -> Position | None:
         """Return a cut such that several views contained everything up to it; None: unknown."""
         return positions.common_cut([positions.LogPosition.from_json(cut) for cut in cuts])

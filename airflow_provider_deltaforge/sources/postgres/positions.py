@@ -9,6 +9,10 @@ import numpy as np
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
 
+_PAGE = 8192
+_PAGE_HEADERS = (24, 40)
+"""Bytes of the header of a page, and of the first page of a file."""
+
 
 def parse_lsn(text: str) -> int:
     """Return a log sequence number such as ``16/B374D848`` as an integer."""
@@ -135,6 +139,18 @@ def visible_in(cut: Position, positions: WalTxPositions) -> Any:
     behind = ((xids - xmax + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
     running = np.array([int(xid) - xmax for xid in active.split(",") if xid], np.int64)
     return (xids > 0) & (behind < 0) & ~np.isin(behind, running)
+
+
+def is_behind(position: Position, cut: Position) -> bool:
+    """Return whether the log up to a position holds everything that a view contained.
+
+    The end of the log that a view saw may be the first byte behind a page's header, where no record
+    ends: what was logged before ends where the page begins.
+    """
+    end = parse_lsn(str(cut["lsn"]))
+    header = end % _PAGE
+    lsn = end - header if header in _PAGE_HEADERS else end
+    return compare(position, {**cut, "lsn": lsn_text(lsn)}) >= 0
 
 
 def common_cut(cuts: Sequence[Position]) -> Position | None:

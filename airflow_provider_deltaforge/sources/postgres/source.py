@@ -232,6 +232,14 @@ class PostgresSource(Source):
         contained = positions.visible_in(cut, batch.positions)
         return contained[batch.rows.column("tx").to_numpy()]
 
+    def knows_views(self, position: Position) -> bool:
+        """Return True: ``pg_current_snapshot`` says it."""
+        return True
+
+    def is_behind(self, position: Position, cut: Position) -> bool:
+        """Return whether everything that a view contained lies before a position of the log."""
+        return positions.is_behind(position, cut)
+
     def common_cut(self, cuts: Sequence[Position]) -> Position | None:
         """Return a cut such that several views contained everything up to it; None: unknown."""
         return positions.common_cut(cuts)

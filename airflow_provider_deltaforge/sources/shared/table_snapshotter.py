@@ -112,6 +112,9 @@ class TableSnapshotter(ABC, Generic[Table]):
             PositionLostError: it is not, so the snapshot is worthless and must be cancelled.
         """
 
+    def settle(self) -> None:
+        """Do nothing: a view's cut says what it contains."""
+
     @abstractmethod
     def close(self) -> None:
         """Close the connection. Safe to call twice."""

@@ -137,6 +137,10 @@ class TursoSource(Source):
         """Return which changes a view of the tables contained, a bool array by row."""
         return positions.visible_in(cut, batch.rows.column("source_position"))
 
+    def knows_views(self, position: Position) -> bool:
+        """Return whether changes have numbers: what polling finds has none."""
+        return positions.FilePosition.from_json(position).mode != "polling"
+
     def common_cut(self, cuts: Sequence[Position]) -> Position | None:
         """Return a cut such that several views contained everything up to it; None: unknown."""
         return self.earliest(cuts)

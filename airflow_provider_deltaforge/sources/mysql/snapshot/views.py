@@ -107,6 +107,7 @@ def open_view(
     else:
         cut = _settled(connection, server, [table] if table else [], tuning)
         _open(connection)
+        cut = {**cut, "upto": list(log_end(connection))}
     ts_ms = int(fetch(connection, "SELECT ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0])
     return View(cut, ts_ms)
 
@@ -134,7 +135,7 @@ def _open_between_commits(connection: Any, server: MySqlServer, views_max: int) 
         if after == before and not is_owned:
             return position
         if views >= views_max:
-            return {**position, "inexact": True}
+            return {**position, "inexact": True, "upto": list(after)}
         close_view(connection)
 
 

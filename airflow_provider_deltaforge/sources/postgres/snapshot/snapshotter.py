@@ -95,6 +95,12 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
             settle(connection, self._tuning.settle_s)
             return position
 
+    def settle(self) -> None:
+        """Return when views that open from now on contain all that the log holds by now."""
+        with self._doing("looking who is committing"):
+            connection, _ = self._open()
+            settle(connection, self._tuning.settle_s)
+
     def guard(self, position: Position) -> None:
         """Check that the log from ``position`` on is still there.
 

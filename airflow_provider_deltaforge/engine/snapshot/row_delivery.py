@@ -1,0 +1,193 @@
+"""Gives the rows of a chunk to every sink, between two batches of the log."""
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
+from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
+from airflow_provider_deltaforge.engine.base.processor_stats import SinkCounts
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
+from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
+from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
+from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
+from airflow_provider_deltaforge.engine.snapshot.copy_window import CopyWindow, RenderedRows
+from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.events.message import Rejection
+from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
+
+_POLL_S = 0.05
+
+Store = Callable[[Sequence[Write]], None]
+"""Stores under the lane's fence, with what is set aside."""
+
+
+class RowDelivery:
+    """Delivers chunks for one opening of the log. Used by the lane's delivery thread.
+
+    Rows have no position in the log, so they take connections of their own, also to a sink that
+    holds our position; one that takes a chunk at once keeps a mark with it, and is not given it
+    again. A sink that does not take a chunk while the others do ends the window: the
+    next lane goes on without it, and the chunk is read again once it has caught up.
+
+    Args:
+        context: the lane's.
+        stats: counts, and shows how the sinks are doing.
+        heartbeat: says when to give up.
+        dead_letters: the lane's.
+        is_ready: returns whether every sink is where the lane is.
+        store: stores what is done.
+    """
+
+    def __init__(
+        self,
+        context: TaskContext,
+        stats: LaneStats,
+        heartbeat: Heartbeat,
+        dead_letters: DeadLetterQueue,
+        is_ready: Callable[[], bool],
+        store: Store,
+    ) -> None:
+        self._context, self._stats, self._heartbeat = context, stats, heartbeat
+        self._dead_letters, self._is_ready, self._store = dead_letters, is_ready, store
+        self._records = Snapshots(context.store, context.pipeline.name)
+        self._gaps = Gaps(context.store, context.pipeline.name)
+        self._policy = RequiredSinks.of(context.pipeline.spec)
+        self._given_up: frozenset[str] | None = None
+        self._sinks: SinkGroup | None = None
+        self._marks: RowMarkers | None = None
+        self._sink_ids: list[str] = []
+        self._marked: frozenset[str] = frozenset()
+
+    def deliver(self, window: CopyWindow) -> RenderedRows | None:
+        """Deliver a chunk at its place in the log; return what every sink holds now, if it does.
+
+        Raises:
+            FencedError: a newer lane is there.
+        """
+        try:
+            rendered = self._rendered(window)
+            is_done = rendered is not None and self._is_ready() and self._give(window, rendered)
+        except FencedError:
+            window.delivered.set_result(False)
+            raise
+        except Exception as error:  # noqa: BLE001 - it concerns the copy, not the stream
+            window.delivered.set_exception(error)
+            return None
+        window.delivered.set_result(is_done)
+        return rendered if is_done else None
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._sinks is not None and self._marks is not None:
+            self._sinks.close()
+            self._marks.close()
+        self._sinks = self._marks = None
+
+    def _rendered(self, window: CopyWindow) -> RenderedRows | None:
+        """Wait for the rows, which are chosen and rendered now."""
+        while not window.rendered.done() and not self._heartbeat.ending.is_set():
+            with suppress(TimeoutError):
+                window.rendered.result(_POLL_S)
+        return window.rendered.result(0) if window.rendered.done() else None
+
+    def _give(self, window: CopyWindow, rendered: RenderedRows) -> bool:
+        sinks, marks = self._opened()
+        taken: dict[str, SinkCounts] = {}
+        rows = 0
+        mark = None
+        if len(rendered.parts) == 1:  # Larger ones are more than a sink takes at once.
+            text = json.dumps(dict(window.cut or {}), sort_keys=True)
+            mark = ChunkMark(f"{window.run_id}/{window.chunk.id}", text, is_first=False)
+        for source, messages in rendered.parts:
+            self._dead_letters.check(messages, source)
+            outcomes = self._outcomes(sinks, source, messages, mark)
+            if outcomes is None:
+                return False
+            self._dead_letters.take(messages, source, outcomes)
+            for name, refused in outcomes.items():
+                counts = messages.taken(name, refused)
+                taken[name] = taken.get(name, SinkCounts(0, 0)) + counts
+            rows += source.num_rows
+        reach(CrashPoint.CHUNK_WRITTEN)
+        if not self._dead_letters.awaits_room():
+            return False
+        chunk, cut = window.chunk, window.cut or {}
+        done = self._records.chunk_done(
+            window.run_id, chunk.id, chunk.full_name, rows, cut, marks.leave()
+        )
+        self._store([done])
+        reach(CrashPoint.CHUNK_STORED)
+        self._stats.copied(chunk.full_name, rows, taken)
+        return True
+
+    def _outcomes(
+        self,
+        sinks: SinkGroup,
+        source: pa.RecordBatch,
+        rendered: SinkMessages,
+        mark: ChunkMark | None,
+    ) -> dict[str, list[Rejection]] | None:
+        """Give every sink its rows; return what each refuses, None if one does not take them.
+
+        Raises:
+            DeltaForgeError: a sink cannot do it.
+        """
+        self._heartbeat.confirm()
+        messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
+        marked = self._marked if mark is not None else frozenset()
+
+        def set_aside(name: str, refused: Sequence[Rejection]) -> None:
+            held[name] = [*held.get(name, ()), *refused]
+            self._dead_letters.take(rendered, source, {name: held[name]})
+            if not self._dead_letters.awaits_room():
+                raise RetryableError("asked to end before there was room for dead letters")
+            self._store([])
+
+        for name in marked:
+            # A sink that holds the chunk is not given it again.
+            if held.get(name) or rendered.rejections[name] or rendered.processed.refused:
+                set_aside(name, ())
+        sink_batches = {
+            name: SinkBatch(each, chunk=mark if name in marked else None)
+            for name, each in messages.items()
+        }
+        rules = DeliveryRules(
+            self._heartbeat.gives_up, enough=self._policy.holds, set_aside=set_aside
+        )
+        results = sinks.deliver(sink_batches, rules)
+        if results is None:
+            return None
+        refused = {
+            name: [*held.get(name, ()), *result.durable()] for name, result in results.items()
+        }
+        if refused.keys() < {*self._sink_ids}:
+            self._heartbeat.end("window")
+            return None
+        return refused
+
+    def _opened(self) -> tuple[SinkGroup, RowMarkers]:
+        """Return the connections to all sinks that were not given up."""
+        given_up = frozenset(self._gaps.open())
+        if self._sinks is None or self._marks is None or given_up != self._given_up:
+            self.close()
+            context, ending = self._context, self._heartbeat.ending
+            sinks = [sink for sink in context.pipeline.spec.sinks if sink.id not in given_up]
+            name, stats = context.pipeline.name, self._stats
+            plain = [sink.without_position() for sink in sinks]
+            self._sinks = SinkGroup(plain, name, stats, ending, claims=SinkFences(context))
+            self._marks = RowMarkers(sinks, name, stats, ending)
+            self._given_up, self._sink_ids = given_up, [sink.id for sink in sinks]
+            exact = (sink for sink in sinks if sink.holds_position)
+            self._marked = frozenset(sink.id for sink in exact if sink.takes_chunks)
+        return self._sinks, self._marks
