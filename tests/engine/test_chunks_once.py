@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control import pipelines, snapshots
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine.exact_run import exact_run
@@ -47,3 +48,32 @@ def test_wherever_a_copy_is_killed_each_row_comes_once(kind, request, tmp_path):
     assert run.judge(run.first_position()) == []
     done = Snapshots(run.store, NAME).done(Snapshots(run.store, NAME).current().id)
     assert [chunk.is_single_view for chunk in done.values()] == [True] * 3
+
+
+LIVE_KILLS = (
+    *KILLS[:-1],
+    (CrashPoint.REQUEST_RECORDED, 1),
+    (CrashPoint.REQUEST_REMOVED, 1),
+)
+
+
+@pytest.mark.parametrize("kind", [pytest.param("kafka", marks=pytest.mark.long), "redis"])
+def test_wherever_a_copy_beside_the_stream_is_killed_each_row_comes_once(kind, request, tmp_path):
+    dsn = request.getfixturevalue(f"{kind}_server").dsn()
+    run = exact_run(kind, dsn, tmp_path, transactions=2400, rate=400)
+    start = run.begin()
+    snapshots.request(run.store, NAME, CopySelection(), "copy", "a test")
+    for crash_point, crossing in LIVE_KILLS:
+        run.held.unlink(missing_ok=True)
+        driver = run.start(hold=(crash_point, crossing))
+        kill(run.wait_held(driver))
+        driver.wait()
+
+    driver = run.start()
+    run.wait_delivered(driver)
+
+    assert run.stop(driver) == 0
+    assert snapshots.request_state(run.store, NAME, "copy").state == "done"
+    copies = Counter(event.key for event in run.seen() if event.name is None)
+    assert set(copies.values()) == {1}  # A row that came behind its chunk's view is none of it.
+    assert run.judge(start) == []
