@@ -1,12 +1,12 @@
-"""``./dev.sh bench [drain|latency|transaction|render|processors|sensing|idle|behind|SINK]``.
+"""``./dev.sh bench [drain|latency|copies|transaction|render|processors|sensing|idle|behind|SINK]``.
 
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
-a steady writer under default settings; ``transaction`` lets one transaction of millions of rows
-pass and watches memory; ``processors`` weighs each processor against rendering alone, without any
-server, and ``sensing`` schema sensing; ``idle`` shows how soon a pipeline obeys and what it costs
-at rest; ``behind`` takes a best-effort sink away for a minute; the name of a sink measures its
-writer beside a bare client.
+a steady writer under default settings; ``copies`` copies a table beside it; ``transaction`` lets
+one transaction of millions of rows pass and watches memory; ``processors`` weighs each processor
+against rendering alone, without any server, and ``sensing`` schema sensing; ``idle`` shows how soon
+a pipeline obeys and what it costs at rest; ``behind`` takes a best-effort sink away for a minute;
+the name of a sink measures its writer beside a bare client.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from tests.servers.process import Server
 
 _ALONE = {"processors": processors, "sensing": sensing}
 _EVENTS = {"transaction": 5_000_000}
-_WHOLE = ("drain", "latency", "transaction")
+_WHOLE = ("drain", "latency", "transaction", "copies")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
     "mysql": (mysql.start, workload),
@@ -108,7 +108,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         result |= _measured(asked, Path(place))
     RESULTS.mkdir(exist_ok=True)
-    kind = "" if asked.what == "transaction" else f"-{asked.kind}"
+    kind = "" if asked.what in ("transaction", "copies") else f"-{asked.kind}"
     name = f"{asked.what}-{asked.source}{kind}{'-local' if asked.local else ''}.json"
     (RESULTS / name).write_text(json.dumps(result, indent=2) + "\n")
     _show(result)
@@ -146,6 +146,11 @@ def _measured_one(
         master = None if asked.local else "local[2]"
         if asked.what == "latency":
             told = whole.latency(pipeline, source, asked.rate, asked.seconds, master, servers)
+            return {"settings": "defaults", "whole": told}
+        if asked.what == "copies":
+            work.load(source, asked.events, "inserts")
+            rate = min(asked.rate, 2_000)
+            told = whole.copy_beside(pipeline, source, rate, master, servers)
             return {"settings": "defaults", "whole": told}
         if asked.what == "transaction":
             told = transaction.measure(pipeline, source, asked.events, master, servers)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +15,9 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.spark_submit import command, environment
 from airflow_provider_deltaforge.spec.load import load as load_document
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -28,6 +29,7 @@ from tests.servers.process import Server
 from tests.sinks.kafka_reader import read_timestamps
 
 TUNED = {"max_events": 16000, "max_ms": 100, "max_inflight": 4}
+_BEFORE_S, _SAMPLE_S = 10.0, 0.25
 _LOCAL = (
     "import sys; from airflow_provider_deltaforge.engine.driver.local import run_local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
@@ -180,6 +182,62 @@ def latency(
         "max_ms": max(waits),
         "processes": processes,
     }
+
+
+def copy_beside(
+    pipeline: Pipeline,
+    server: Server,
+    rate: int,
+    master: str | None,
+    servers: dict[str, int],
+) -> dict[str, Any]:
+    """Copy a table beside the stream of a steady writer; lag is from commit to delivery."""
+    over = threading.Event()
+    pipeline.begin_at(pipeline.source.head())
+    with pipeline.running(master) as driver:
+        wait_until(lambda: (told := pipeline.control.progress()) and told.status == "running")
+        writing = (pipeline.work, server, rate, over)
+        writer = threading.Thread(target=_write_steadily, args=writing, daemon=True)
+        writer.start()
+        wait_until(lambda: pipeline.events() > rate)
+        before = _lags(pipeline, lambda began: time.monotonic() - began > _BEFORE_S)
+        sampler = Sampler({"driver": driver, **servers})
+        sampler.reset()
+        begun = time.perf_counter()
+        name = pipeline.name
+        snapshots.request(pipeline.store, name, CopySelection(), "copy", "benchmark")
+
+        def state() -> snapshots.RequestState:
+            return snapshots.request_state(pipeline.store, name, "copy")
+
+        during = _lags(pipeline, lambda _: state().settled)
+        seconds = time.perf_counter() - begun
+        processes = sampler.stop()
+        over.set()
+        writer.join()
+    copied = state()
+    if copied.state != "done":
+        raise RuntimeError(f"the copy is {copied.state}: {copied.reason}")
+    return {
+        "rows": copied.rows,
+        "rows_per_s": round(copied.rows / seconds),
+        "written_per_s": rate,
+        "lag_ms_median": round(statistics.median(during)),
+        "lag_ms_max": max(during),
+        "lag_ms_median_before": round(statistics.median(before)),
+        "lag_ms_max_before": max(before),
+        "processes": processes,
+    }
+
+
+def _lags(pipeline: Pipeline, is_over: Callable[[float], bool]) -> list[int]:
+    """Sample how old the newest delivered event was at its delivery, in ms."""
+    began, lags = time.monotonic(), []
+    while not is_over(began):
+        progress = pipeline.control.progress()
+        lags.append((progress.lag_ms or 0) if progress is not None else 0)
+        time.sleep(_SAMPLE_S)
+    return lags
 
 
 def _write_steadily(work: ModuleType, server: Server, rate: int, over: threading.Event) -> None:
