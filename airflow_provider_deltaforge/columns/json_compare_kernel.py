@@ -94,7 +94,7 @@ def order_numbers(left, begin, end, right, start, stop):
 
 
 @kernel
-def _read_character(data, at, stop):
+def read_character(data, at, stop):
     """Return (code point, offset behind it), of an escape or of UTF-8."""
     first = np.int64(data[at])
     if first == BACKSLASH:
@@ -112,8 +112,8 @@ def order_strings(left, at, end, right, other, stop):
     while at < end and other < stop:
         byte, other_byte = left[at], right[other]
         if byte == BACKSLASH or other_byte == BACKSLASH:
-            code, at = _read_character(left, at, end)
-            other_code, other = _read_character(right, other, stop)
+            code, at = read_character(left, at, end)
+            other_code, other = read_character(right, other, stop)
             if code != other_code:
                 return LESS if code < other_code else GREATER
         elif byte != other_byte:

@@ -1,6 +1,7 @@
 """Metrics of processors, and of the dead-letter queue."""
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from airflow_provider_deltaforge.control.metrics.metric import (
     MetricRow,
@@ -61,6 +62,11 @@ def _set_aside(observed: Observed) -> Iterator[Sample]:
 
 def _saturation(dlq: DeadLetterCounts) -> float | None:
     return (dlq.entries or 0) / dlq.max_entries if dlq.max_entries else None
+
+
+def _queue_counter(name: str, meaning: str) -> MetricRow:
+    """Return the row of a count that the queue keeps under this name."""
+    return MetricRow(f"dlq_{name}", "counter", meaning, (), _of_queue(attrgetter(name)))
 
 
 ROWS: tuple[MetricRow, ...] = (
@@ -137,39 +143,9 @@ ROWS: tuple[MetricRow, ...] = (
         ("sink", "processor", "error_kind"),
         _set_aside,
     ),
-    MetricRow(
-        "dlq_evicted",
-        "counter",
-        "Entries that made room for others.",
-        (),
-        _of_queue(lambda dlq: dlq.evicted),
-    ),
-    MetricRow(
-        "dlq_rejected",
-        "counter",
-        "Events lost because the queue was full.",
-        (),
-        _of_queue(lambda dlq: dlq.rejected),
-    ),
-    MetricRow(
-        "dlq_expired",
-        "counter",
-        "Entries that were too old.",
-        (),
-        _of_queue(lambda dlq: dlq.expired),
-    ),
-    MetricRow(
-        "dlq_replayed",
-        "counter",
-        "Entries that were sent again.",
-        (),
-        _of_queue(lambda dlq: dlq.replayed),
-    ),
-    MetricRow(
-        "dlq_write_failures",
-        "counter",
-        "Attempts to store entries that failed.",
-        (),
-        _of_queue(lambda dlq: dlq.write_failures),
-    ),
+    _queue_counter("evicted", "Entries that made room for others."),
+    _queue_counter("rejected", "Events lost because the queue was full."),
+    _queue_counter("expired", "Entries that were too old."),
+    _queue_counter("replayed", "Entries that were sent again."),
+    _queue_counter("write_failures", "Attempts to store entries that failed."),
 )

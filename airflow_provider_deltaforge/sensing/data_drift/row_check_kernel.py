@@ -8,14 +8,13 @@ import numpy as np
 
 from airflow_provider_deltaforge.columns.bytes_kernel import pointer
 from airflow_provider_deltaforge.columns.compiled import kernel
+from airflow_provider_deltaforge.columns.json_compare_kernel import read_character
 from airflow_provider_deltaforge.columns.json_scan_kernel import (
-    BACKSLASH,
     CLOSE_OBJECT,
     COMMA,
     KIND_OF,
     OPEN_OBJECT,
     QUOTE,
-    read_escape,
     same_key,
     skip_key,
     skip_number,
@@ -92,19 +91,6 @@ def _mix_code(mixed, code):
 
 
 @kernel
-def _next_code(data, at, end):
-    """Return (code point, offset behind it) of a character of a JSON string."""
-    first = np.int64(data[at])
-    if first == BACKSLASH:
-        return read_escape(data, at, end)
-    width = 1 if first < 0xC0 else (2 if first < 0xE0 else (3 if first < 0xF0 else 4))
-    code = first if width == 1 else first & (0x7F >> width)
-    for i in range(1, min(width, end - at)):
-        code = code << 6 | np.int64(data[at + i]) & 0x3F
-    return code, min(at + width, end)
-
-
-@kernel
 def _is_label(labels, first, last, mixed):
     """Return whether a hash is among ``labels[first:last]``, which are sorted."""
     stop = last
@@ -127,7 +113,7 @@ def _fits_labels(data, begin, end, labels, first, last, several):
         return True
     mixed = _SEED
     while begin < end:
-        code, begin = _next_code(data, begin, end)
+        code, begin = read_character(data, begin, end)
         if several and code == COMMA:
             if not _is_label(labels, first, last, mixed):
                 return False
@@ -144,7 +130,7 @@ def _is_short(data, begin, end, characters):
         return True
     count = np.int64(0)
     while begin < end:
-        _, begin = _next_code(data, begin, end)
+        _, begin = read_character(data, begin, end)
         count += 1
     return count <= characters
 
