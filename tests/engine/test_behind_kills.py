@@ -19,10 +19,11 @@ CROSSING = {CrashPoint.CAUGHT_UP_WRITTEN: 2, CrashPoint.CAUGHT_UP_STORED: 2}
 
 
 class Taken:
-    """A file that another process writes: a sink waits until it is let go."""
+    """A file that another driver holds, which refuses a sink until it is let go."""
 
     def __init__(self, path):
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+        mark = path.with_name(f".{path.name}.deltaforge")
+        self._descriptor = os.open(mark, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def let_go(self):
