@@ -50,10 +50,10 @@ def half_open(arena: Arena) -> list[str]:
     return wrong + arena.finish(_living(arena, driver))
 
 
-def slow(arena: Arena) -> list[str]:
+def slow(arena: Arena, delay_s: float = 0.05) -> list[str]:
     """Make every piece of the source's network wait: late is not lost."""
     assert arena.proxy is not None
-    arena.proxy.delay_s = 0.05
+    arena.proxy.delay_s = delay_s
     driver = arena.begin()
     arena.wait_running(driver)
     arena.ledger.write(300)

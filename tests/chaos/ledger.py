@@ -138,6 +138,8 @@ class PostgresDatabase:
         self._server, self._name = server, f"chaos_{time.time_ns()}"
         with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {self._name} OWNER df")
+            # A driver that is frozen keeps its slot for so long, which is a minute by default.
+            connection.execute(f"ALTER DATABASE {self._name} SET wal_sender_timeout = '5s'")
         with psycopg.connect(self._owner(server.port)) as connection:
             connection.execute("CREATE TABLE t (id int PRIMARY KEY, n bigint, note text)")
             # So that a deletion says which of the row's changes it took away.

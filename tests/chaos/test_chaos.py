@@ -112,4 +112,6 @@ def test_a_driver_that_wakes_up_changes_nothing(arena, crash_point, source, sink
 
 
 def test_a_slow_source_loses_nothing(arena):
-    assert faults.slow(arena("postgres", "file", proxied=True, snapshot="initial")) == []
+    attacked = arena("postgres", "file", proxied=True, snapshot="initial")
+
+    assert faults.slow(attacked, delay_s=0.01) == []
