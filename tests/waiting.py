@@ -18,8 +18,9 @@ def wait_for(what: str, found: Callable[[], object], patience_s: float = PATIENC
     Raises:
         AssertionError: it did not in ``patience_s`` seconds; the text says what was waited for.
     """
-    deadline = time.monotonic() + patience_s
+    began = time.monotonic()
     while not found():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > patience_s:
             raise AssertionError(f"waited {patience_s:.0f} s for {what}")
-        time.sleep(0.1)
+        time.sleep(min(0.01 + waited / 10, 0.1))

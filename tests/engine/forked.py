@@ -16,12 +16,16 @@ from functools import cache
 from pathlib import Path
 
 from airflow_provider_deltaforge.engine.base import crash_points
-from airflow_provider_deltaforge.engine.driver.local import run_local
+from airflow_provider_deltaforge.engine.base.tuning import Tuning
+from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
+from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.engine import picky
 
+# Whoever waits for one of them to speak or to hear waits less.
+_QUICK = Tuning(beat_s=0.1, control_s=0.1, listen_s=0.2, cancelled_s=0.2)
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
@@ -110,4 +114,5 @@ def _run(
     if ticket is not None:
         told = replay_here(pipeline, location, ticket, print, threading.Event())
         sys.exit(told is None)
-    sys.exit(run_local(pipeline, location, generation))
+    assignment = DriverArguments(pipeline, location, generation, tuning=_QUICK)
+    sys.exit(drive_stream(assignment, LocalRunner()).exit_code)
