@@ -60,7 +60,7 @@ class ApiContext:
         backend: where drivers run.
         starter: starts them; None where nothing is started, and nobody waits for a driver.
         elsewhere: what to do instead, then.
-        authority: tells who may.
+        authority: decides who may do what.
         threads: in which requests are answered.
         public_health: probes need no right; without one they see no names.
         request_counts: how often each route is asked.

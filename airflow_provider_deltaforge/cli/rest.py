@@ -82,14 +82,14 @@ class Access:
                 )
 
     def authority(self, store: str) -> Authority:
-        """Return who tells callers of a state store apart."""
+        """Return what identifies the callers of a state store."""
         if self.no_auth:
             return on_this_machine(self.origins)
         return by_token(partial(opened, store))
 
 
 def say_without_tokens(state: Store) -> None:
-    """Say how to make a token if there is none."""
+    """Print how to create a token while the store has none."""
     if not tokens.tokens(state):
         err.print(
             "nobody can use the REST API yet: `deltaforge token create NAME --scope admin` makes "

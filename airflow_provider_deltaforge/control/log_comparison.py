@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.contract import LogReader, SkipsTables, Source
 from airflow_provider_deltaforge.sources.shared.independent_change import (
-    NOT_SAID,
+    UNKNOWN_VALUE,
     IndependentChange,
 )
 from airflow_provider_deltaforge.spec.document import Pipeline
@@ -394,7 +394,7 @@ def _columns(
     differ, skipped = [], []
     for name in dict.fromkeys([*mine, *other]):
         left, right = mine.get(name, absent), other.get(name, absent)
-        if right is NOT_SAID:
+        if right is UNKNOWN_VALUE:
             skipped.append(f"{half}.{name}")
         elif (left is absent or left is None) and (right is absent or right is None):
             continue  # The other may leave out what is NULL.
@@ -421,8 +421,8 @@ def _is_same_number(left: Any, right: Any) -> bool:
 
 def shown(value: Any) -> Any:
     """Return a value as JSON can hold it: exact numbers as they are printed."""
-    if value is NOT_SAID:
-        return "(not said)"
+    if value is UNKNOWN_VALUE:
+        return "(unknown)"
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, Mapping):

@@ -78,7 +78,7 @@ def _source_of(pipeline: Pipeline) -> PostgresSource:
 
 
 def _users(store: Store) -> Mapping[str, str | None]:
-    """Return the slot of each pipeline that reads PostgreSQL; None: it cannot be told here.
+    """Return the slot of each pipeline that reads PostgreSQL; None: it is unknown here.
 
     Only the names count: the server may be called differently in each document.
     """

@@ -175,7 +175,7 @@ def take_generation(  # noqa: PLR0913 - a place and a way to wait
         owner: the supervisor's token, written into the record.
         handle: of the calling process, from ``LocalBackend.occupied``.
         backend: asked about the former driver's process.
-        tell: hears once that, and for whom, it waits.
+        tell: called once with a text when it waits, and for whom.
         rest: waits for so many seconds.
         stopping: true once the caller wants to leave.
 
@@ -271,7 +271,7 @@ def _adoptable(control: Control, record: ControlRecord, job: LaunchSpec, backend
 
 
 def _speaks(control: Control, generation: int) -> bool:
-    """Return whether a driver that runs elsewhere is there: only its heartbeat tells."""
+    """Return whether a driver that runs elsewhere is there: only its heartbeat shows it."""
     progress = control.progress()
     spoke = progress is not None and progress.generation == generation
     return spoke and still_speaks(control)

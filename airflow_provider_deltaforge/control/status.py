@@ -1,7 +1,7 @@
 """What is true about a pipeline: what was asked, what its driver says, whether it still speaks.
 
 Whether a driver lives is decided where it can be known at once: by the lock of its process, or by
-the clock of the machine that it shares with us. Elsewhere only heartbeats tell, and only by the
+the clock of the machine that it shares with us. Elsewhere only heartbeats show it, and only by the
 time that passes here without one; see ``storage.records.heartbeats``.
 """
 

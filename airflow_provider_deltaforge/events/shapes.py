@@ -1,4 +1,4 @@
-"""What a message looks like: said by envelopes, read by encodings that write records."""
+"""What a message looks like: declared by envelopes, read by encodings that write records."""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -160,7 +160,7 @@ def create_rest_app() -> FastAPI:
 async def _sign_in(
     request: Request, user: User, conn_id: ConnId = DeltaForgeHook.default_conn_name
 ) -> None:
-    """Let nobody in but Airflow's users, and no change that a form of another site can send.
+    """Admit only users of Airflow, and refuse changes that a form of another site can send.
 
     The session cookie is ``SameSite=Lax`` as well; a browser asks before it sends JSON elsewhere.
     """

@@ -112,7 +112,7 @@ def without_values(text: str, row: pa.RecordBatch) -> str:
     and all numbers. Names of columns and of types stay: they are no secret.
 
     Args:
-        text: what was said.
+        text: the error's own text.
         row: the one event, in CHANGE_SCHEMA.
     """
     names: set[str] = set()

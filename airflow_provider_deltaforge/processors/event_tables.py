@@ -15,7 +15,7 @@ Table = tuple[str, str | None, str]
 
 
 class TablePatterns:
-    """What a document's patterns say about tables; each table is matched once."""
+    """Which tables a document's patterns match; each table is matched once."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self._matcher = TableMatcher(patterns)
@@ -42,7 +42,7 @@ def tables_of(rows: pa.RecordBatch) -> tuple[list[Table], Any]:
 
 
 def belonging(rows: pa.RecordBatch, takes: Callable[[Table], bool]) -> Any:
-    """Return a bool per row: what is said about its table."""
+    """Return a bool per row: whether its table matches."""
     tables, index = tables_of(rows)
     return np.array([takes(table) for table in tables], np.bool_)[index]
 

@@ -14,7 +14,7 @@ TableName = tuple[str, str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a table's schema, as one entry of the log tells it.
+    """A version of a table's schema, as one entry of the log holds it.
 
     Attributes:
         number: counts the table's different fingerprints, from 1.
@@ -36,7 +36,7 @@ class Version:
 
 
 def name_of(schema: TableSchema) -> TableName:
-    """Return what tells a table from every other of its source."""
+    """Return what identifies a table within its source."""
     return schema.db, schema.schema, schema.table
 
 

@@ -55,7 +55,7 @@ class KeyClassifier:
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether too few objects were seen, or they do not tell."""
+        """Return whether too few objects were seen, or they allow no decision."""
         return self.decided is None
 
     @property

@@ -31,7 +31,7 @@ def canonical(value: SensedValue, *, flagged: bool = False) -> str:
 
     Args:
         value: what was sensed.
-        flagged: that it may be null is said by flags.
+        flagged: another part of the text holds whether it may be null.
     """
     words = [
         _WORDS.get(name) or _nested(value, name)

@@ -72,7 +72,7 @@ class _Entry:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """Return the numbers that tell whether there is anything to write."""
+        """Return the numbers that change when there is something to write."""
         record = self.learner.record
         return record.sequence, record.sampled + record.unreadable, record.event_count
 
@@ -161,7 +161,7 @@ class SchemaSensor:
     def unwritten(
         self, quiet_s: float, counted_s: float, limit: int | None = None
     ) -> list[tuple[Any, SensedTable]]:
-        """Return copies of the records that are to be written, each with what ``wrote`` is told.
+        """Return copies of the records that are to be written, each behind what ``wrote`` takes.
 
         Args:
             quiet_s: a schema that is the same was not written for so long.

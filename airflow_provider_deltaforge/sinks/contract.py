@@ -48,7 +48,7 @@ class Interruptible(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FormerWriter:
-    """A writer of an earlier epoch that has not said that it is closed.
+    """A writer of an earlier epoch that is not known to be closed.
 
     Attributes:
         name: as it entered.
@@ -240,21 +240,21 @@ class ExactlyOnceWriter(Protocol):
     ) -> Sequence[Rejection]:
         """Write messages and the cursor, so that all of it becomes durable or nothing.
 
-        Where a destination has no transactions, ``recover`` tells how far it came. Called again
+        Where a destination has no transactions, ``recover`` returns how far it came. Called again
         with the same arguments after a RetryableError: the writer finds out by itself what of it
         is durable already.
 
         Args:
             messages: in order, never empty.
-            before: what the sink holds. It may lie behind what ``recover`` or the last call told:
-                stretches of the log without a message for the sink are not written.
+            before: what the sink holds. It may lie behind what ``recover`` or the last call
+                returned: stretches of the log without a message for the sink are not written.
             after: what it holds once this is durable.
 
         Returns:
             What the destination refuses. If that is anything at all, the cursor lies in front of
             it: the engine sets the refused events aside first, and then calls again without them.
             (Otherwise a kill between the two would forget them.) What is in front of them may be
-            durable already if ``recover`` tells so; it is then not written again.
+            durable already if ``recover`` returns it; it is then not written again.
 
         Raises:
             FencedError: another writer of this sink has taken over.
@@ -271,8 +271,8 @@ class LosesPositionWithMessages(Protocol):
     """
 
     has_expired: bool
-    """After ``recover`` told nothing: the destination let the position go itself, by its limits or
-    a purge, together with messages that readers could have read."""
+    """After ``recover`` returned nothing: the destination itself let the position go, by its limits
+    or a purge, together with messages that readers could have read."""
 
 
 @runtime_checkable

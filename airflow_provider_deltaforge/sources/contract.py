@@ -326,8 +326,8 @@ class Source(PluginSettings):
             batch: of the log.
 
         Returns:
-            Bool array by row. False also when it cannot be told: a change that is delivered once
-            more is better than one that is lost.
+            Bool array by row. False also where the source does not know: a change that is delivered
+            twice is better than one that is lost.
         """
         return np.zeros(batch.rows.num_rows, np.bool_)
 

@@ -55,7 +55,7 @@ def withhold(text: str, pipeline: Pipeline) -> Withheld:
 
     Args:
         text: the document, unexpanded.
-        pipeline: what it says, loaded unexpanded.
+        pipeline: the same document, loaded unexpanded.
 
     Raises:
         SpecError: a secret stands beside a variable, or as its default: that cannot be taken apart.
@@ -89,7 +89,7 @@ def withhold(text: str, pipeline: Pipeline) -> Withheld:
 
 
 def _replaced(text: str, parsed: Parsed, names: Mapping[Key, str]) -> str:
-    """Return the text with references in the place of values, once it is sure what it says."""
+    """Return the text with references in the place of values; all else means the same."""
     wanted = _with(parsed.data, (), names)
     spans = {parsed.spans[key]: f'"${{{name}}}"' for key, name in names.items()}
     for (start, stop), reference in sorted(spans.items(), reverse=True):
@@ -156,7 +156,7 @@ def _is_inline(raw: str, model: Any, key: Key) -> bool:
 
 
 def _default(reference: re.Match[str]) -> str:
-    """Return what a reference says itself: the default of a variable."""
+    """Return the default of a variable that a reference holds."""
     variable = VARIABLE.fullmatch(reference.group(1))
     if variable is None or is_event_reference(reference.group(1).strip()):
         return ""

@@ -168,7 +168,7 @@ def _check(
     pipeline, wrong = _validate(parsed, expansion, data)
     for key, name in filled if pipeline else ():
         _log.warning("%s is not given, using %r", spell(key), name)
-    # A reference that could not be expanded is said once, not once more as a wrong value.
+    # A reference that could not be expanded is reported once, not again as a wrong value.
     known = {problem.key for problem in problems}
     problems += [problem for problem in wrong if problem.key not in known]
     problems.sort(key=lambda problem: (problem.line or 0, problem.key))

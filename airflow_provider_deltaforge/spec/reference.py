@@ -62,7 +62,7 @@ _PLUGGED = {
     "envelope": "text or map",
     "encoding": "text or map",
 }
-"""Keys whose values are plug-ins, so that the annotation cannot tell."""
+"""Keys whose values are plug-ins, so that the annotation does not show it."""
 
 _ROOMS: tuple[tuple[PluginRegistry, str, str], ...] = (
     (

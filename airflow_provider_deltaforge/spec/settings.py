@@ -17,7 +17,7 @@ class Settings(BaseModel):
 
 
 class PluginSettings(Settings):
-    """What a document says about one plug-in. Its ``open()`` returns the worker."""
+    """The settings of one plug-in in a document. Its ``open()`` returns the worker."""
 
     def unbuilt(self) -> list[str]:
         """Name what these settings ask for that this release does not do.

@@ -54,7 +54,7 @@ class Expansion:
             return reference
         variable = VARIABLE.fullmatch(inside)
         if variable is None:
-            if not _may_hold_template(key):  # There, the template's own check says it better.
+            if not _may_hold_template(key):  # There, the template's own check gives a better error.
                 self._complain(key, f"'{reference}' is not a variable; write '${{NAME}}'")
             return reference
         name, default = variable.groups()

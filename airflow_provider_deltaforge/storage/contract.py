@@ -99,7 +99,7 @@ class Store(Protocol):
     """A state store. Safe to use from several threads; every write is durable on return.
 
     Every method raises RetryableError when the store is away, AccessError when it refuses us.
-    A store may have an ``identity``, a number that tells it from any other: then one that lies in
+    A store may have an ``identity``, a number that no other store has: then one that lies in
     its place is away as well.
 
     The class of an installed store is called with its whole address, ``create`` (whether to make

@@ -41,7 +41,7 @@ def upgrade(
         execute: runs one statement.
         found: the format the database has; 0: it is empty.
         types: what ``{text}``, ``{blob}`` and ``{serial}`` are in its dialect. ``{identity}`` is
-            drawn here: it tells this store from any other that lies at the same address later.
+            drawn here: another store that lies at the same address later has another one.
         where: names the database in an error, without its secret.
 
     Raises:

@@ -59,7 +59,7 @@ TOKENS = "tokens"
 """Key-value map: who may use the REST API, by the hash of the token."""
 
 WRITERS = "writers"
-"""Key-value map: writers of sinks that have begun and not said that they are closed."""
+"""Key-value map: writers of sinks that have begun and are not known to be closed."""
 
 OF_PIPELINES = (
     *(CHECKPOINTS, CURSORS, DATA_DRIFT, GAPS, HISTORY, JOURNAL, LOGS, SENSING, SNAPSHOTS, TABLES),

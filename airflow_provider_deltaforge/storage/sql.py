@@ -82,7 +82,7 @@ class SqlStore(ABC):
 
     @property
     def identity(self) -> int | None:
-        """Return the number that tells this store from any other."""
+        """Return the number that identifies this store."""
         return self._expected
 
     @abstractmethod

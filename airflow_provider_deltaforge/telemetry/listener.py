@@ -88,7 +88,7 @@ def place_in(address: str, default_port: int) -> tuple[str, int] | None:
 
 
 def _kind_at(host: str, port: int, expected: Kind, until: float) -> tuple[Kind, str] | None:
-    """Return the kind of a server, and its name where it tells one."""
+    """Return the kind of a server, and its name where it sends one."""
     # Kafka hangs up on a request that is none of its own, and so do others on Kafka's.
     questions = (_API_VERSIONS, _GET) if expected == "Kafka" else (_GET, _API_VERSIONS)
     for question in questions:

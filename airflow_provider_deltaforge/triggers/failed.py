@@ -17,9 +17,9 @@ class DeltaForgeFailureTrigger(SerializableTrigger, BaseEventTrigger):
     """Watches a pipeline for an ``AssetWatcher``; fires at least once for every failure.
 
     The event's payload is ``{"pipeline", "error_class", "reason", "generation", "since_ms"}``. The
-    last failure told is kept in the asset's state store one poll later, so that neither a restarted
-    triggerer nor a redeployed DAG tells it again, except one that ended in between. Give every
-    asset a watcher of its own.
+    last failure that fired is kept in the asset's state store one poll later, so that neither a
+    restarted triggerer nor a redeployed DAG fires for it again, except one that ended in between.
+    Give every asset a watcher of its own.
 
     Args:
         pipeline: the pipeline's name.
@@ -56,7 +56,7 @@ class DeltaForgeFailureTrigger(SerializableTrigger, BaseEventTrigger):
                     yield TriggerEvent(_payload(present))
                     reported = unwritten = failure
             await asyncio.sleep(self.poll_s)
-            # Only now: a triggerer that dies before it has handed the event on must tell it again.
+            # Only now: a triggerer that dies before it has handed the event on must fire again.
             if store is not None and unwritten is not None:
                 await store.aset(key, unwritten)
                 unwritten = None

@@ -72,7 +72,7 @@ def pipelines_of(store):
     return Control.list_pipelines(store)
 
 
-def test_a_failure_is_told_once_and_the_next_one_again(fail):
+def test_a_failure_fires_once_and_the_next_one_again(fail):
     storage = AssetStorage()
     fail("position_lost")
     left = ["position_lost"]
@@ -86,7 +86,7 @@ def test_a_failure_is_told_once_and_the_next_one_again(fail):
     assert asyncio.run(heard(watcher(storage))) == []  # A triggerer that was restarted.
 
 
-def test_a_failure_that_nobody_took_is_told_again(fail):
+def test_a_failure_that_nobody_took_fires_again(fail):
     storage = AssetStorage()
     fail("position_lost")
 
@@ -107,7 +107,7 @@ def test_a_failure_that_nobody_took_is_told_again(fail):
         ("retryable", "retryable", 1),
     ],
 )
-def test_only_the_class_that_was_asked_for_is_told(fail, happened, asked, count):
+def test_only_the_class_that_was_asked_for_fires(fail, happened, asked, count):
     fail(happened)
 
     assert len(asyncio.run(heard(watcher(AssetStorage(), error_class=asked)))) == count

@@ -90,7 +90,7 @@ def shown(name, value):
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_hook_tells_what_is(running, name):
+def test_the_hook_shows_the_status(running, name):
     hook = DeltaForgeHook()
     arguments = () if name == "pipelines" else ("orders",)
     told = getattr(hook, f"get_{name}")(*arguments)
@@ -100,7 +100,7 @@ def test_the_hook_tells_what_is(running, name):
     assert (shown(name, told_later) or told_later) == EXPECTED[name]
 
 
-def test_the_hook_tells_what_is_set_aside_and_makes_room(connection, store):
+def test_the_hook_shows_what_is_set_aside_and_makes_room(connection, store):
     pipelines.apply(store, DOCUMENT)
     queue = DeadLetterRecords(store, "orders")
     meta = {"error_message": "why", "error_kind": "routing"}
@@ -129,7 +129,7 @@ def test_the_hook_tells_what_is_set_aside_and_makes_room(connection, store):
     assert hook.get_dead_letter_count("orders") == 0
 
 
-def test_the_hook_tells_schemas(connection, store):
+def test_the_hook_shows_schemas(connection, store):
     pipelines.apply(store, DOCUMENT)
     source = ScriptedSource(alter_every=10)
     registry = Registry(store, "shop-db", "acme")

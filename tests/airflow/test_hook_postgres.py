@@ -32,7 +32,7 @@ def test_a_connection_to_postgresql_is_the_state_store(postgres_server, monkeypa
 
 
 @pytest.mark.airflow
-def test_a_database_that_is_away_is_told_without_its_password(monkeypatch):
+def test_a_database_that_is_away_is_reported_without_its_password(monkeypatch):
     address = "deltaforge://cdc:p%40ss@127.0.0.1:1/cdc_state"
     monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", address)
     reached, told = DeltaForgeHook().test_connection()

@@ -50,7 +50,7 @@ def test_a_task_that_begins_while_the_store_is_away_waits_and_begins(
     wait_until(lambda: status(store, "orders", backend).status == "running")
 
 
-def test_a_store_that_comes_back_and_refuses_us_is_the_tasks_to_tell(
+def test_a_store_that_comes_back_and_refuses_us_is_reported_by_the_task(
     document, store_away, monkeypatch
 ):
     with store_away():

@@ -144,7 +144,7 @@ def test_the_unpaused_copy_ran_its_last_interval_on_schedule(journey):
     assert journey.scheduled
 
 
-def test_the_mirror_variable_tells_the_snapshot(journey):
+def test_the_mirror_variable_holds_the_snapshot(journey):
     mirror = json.loads(journey.rest.variable("deltaforge_orders"))
 
     assert mirror["snapshot"]["finished"] is True

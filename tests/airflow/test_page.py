@@ -91,7 +91,7 @@ def test_airflow_serves_every_file_of_the_page_and_a_change_shows_at_once(ask):
     assert kind.startswith(("text/javascript", "application/javascript"))
 
 
-def test_the_ui_is_told_of_the_page_and_of_files_that_exist(client, token):
+def test_the_ui_gets_the_page_and_files_that_exist(client, token):
     signed_in = {"Authorization": f"Bearer {token('admin')}"}
     answer = client.get("/api/v2/plugins", headers=signed_in).json()
     [ours] = [plugin for plugin in answer["plugins"] if plugin["name"] == "deltaforge"]

@@ -236,7 +236,7 @@ def path_of(verb, name="orders"):
         ),
     ],
 )
-def test_what_is_wrong_with_the_connection_is_said_in_words(rest, monkeypatch, value, answered):
+def test_what_is_wrong_with_the_connection_is_explained(rest, monkeypatch, value, answered):
     if value is not None:
         monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(value))
     answer = rest("/pipelines?conn_id=shop")

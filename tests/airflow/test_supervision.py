@@ -142,7 +142,7 @@ def test_no_success_when_the_stop_came_after_the_event(supervised, document, sto
         stream(document).execute_complete({}, event)
 
 
-def test_a_pause_by_a_person_is_kept_and_told(supervised, document, store, backend):
+def test_a_pause_by_a_person_is_kept_and_shown(supervised, document, store, backend):
     pipelines.pause(store, "orders")
     wait_until(lambda: status(store, "orders", backend).status == "paused")
     event = {**supervised.watch, "event": "window_over"}
@@ -205,7 +205,7 @@ def test_a_hung_driver_does_not_live_on_behind_a_red_task(document, store, backe
     assert backend.status(Control(store, "orders").read().handle).state.value == "ended"
 
 
-def test_a_restart_tells_the_new_driver(supervised, document, store, backend):
+def test_a_restart_names_the_new_driver(supervised, document, store, backend):
     former = Control(store, "orders").read().handle["pid"]
     os.killpg(former, signal.SIGKILL)
     wait_until(lambda: status(store, "orders", backend).status == "lost")

@@ -148,7 +148,7 @@ SAID = "cannot open postgresql://deltaforge:s3cret@db/store"
 
 @pytest.mark.parametrize("error", [RetryableError(SAID), AccessError(SAID), SpecError(SAID)])
 @pytest.mark.parametrize("path", ["/healthz", "/health", "/ready", "/readyz", "/metrics"])
-def test_whatever_is_wrong_with_the_store_is_said_without_a_secret(capfd, error, path):
+def test_whatever_is_wrong_with_the_store_is_shown_without_a_secret(capfd, error, path):
     def look(_):
         raise error
 

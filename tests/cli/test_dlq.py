@@ -67,7 +67,7 @@ def test_an_empty_queue_says_so(pipeline):
     assert status(pipeline, "orders").as_dict()["dlq"] == {}
 
 
-def test_a_list_tells_who_refused_what_and_why_without_the_row(filled):
+def test_a_list_shows_who_refused_what_and_why_without_the_row(filled):
     text = deltaforge("list", "orders").stdout
     assert "shop.orders" in text
     assert all(word in text for word in ("sink out", "processor js", "because 1"))

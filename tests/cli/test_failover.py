@@ -30,7 +30,7 @@ def changed(state, **more):
     return Reconciliation(id=pair_id(FORMER, PRESENT), **{**told, **more})
 
 
-def test_before_the_first_server_there_is_nothing_to_tell(pipeline):
+def test_before_the_first_server_there_is_nothing_to_show(pipeline):
     outcome = deltaforge("failovers", "orders")
     assert outcome.exit_code == 0
     assert "none was read yet" in outcome.stdout

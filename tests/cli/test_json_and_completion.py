@@ -51,7 +51,7 @@ def answer(*words, code=0):
     return json.loads(done.stdout)
 
 
-def test_documents_are_told_as_json(pipeline, document, tmp_path):
+def test_documents_are_printed_as_json(pipeline, document, tmp_path):
     (tmp_path / "wrong.yaml").write_text(DOCUMENT.replace("rows:", "rwos:"))
     good, wrong = answer("validate", document, str(tmp_path / "wrong.yaml"), code=2)
     assert (good["valid"], good["pipeline"], good["sinks"]) == (True, "orders", ["files"])

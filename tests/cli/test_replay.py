@@ -246,7 +246,7 @@ def test_what_is_given_up_while_the_store_is_away_is_withdrawn_when_it_is_back(i
     assert "stays asked for" not in told.stderr
 
 
-def test_whoever_does_not_wait_for_that_is_told_how_to_withdraw_it_later(refused, interrupted):
+def test_whoever_does_not_wait_is_shown_how_to_withdraw_it_later(refused, interrupted):
     told, request = interrupted(RetryableError("the store is away"), KeyboardInterrupt())
     assert request.cancelled is None
     words = " ".join(told.stderr.split())
@@ -267,7 +267,7 @@ def test_what_is_done_cannot_be_withdrawn(refused):
     assert (told.exit_code, "done: 3 sent" in told.stdout) == (1, True)
 
 
-def test_what_fails_is_said_and_can_be_asked_again(refused):
+def test_what_fails_is_shown_and_can_be_asked_again(refused):
     refused.log().fail_next(1, AccessError("no such user"))
     told = deltaforge(refused, "--all")
     assert told.exit_code == 1

@@ -73,7 +73,7 @@ def test_the_details_show_everything_without_cutting(words):
     assert not any("…" in line for line in shown)
 
 
-def test_how_long_a_sink_lacks_changes_is_told_under_the_word_lag():
+def test_how_long_a_sink_lacks_changes_is_shown_under_the_word_lag():
     late = {"cache": SinkProgress(status="behind", lag_ms=66_900)}
 
     shown = lines(pipeline_details(ORDERS.model_copy(update={"sinks": late})))

@@ -73,7 +73,7 @@ def test_one_sink_is_enough_when_it_is_named(applied):
         ),
     ],
 )
-def test_what_can_never_hold_is_told_at_once(applied, asked, told):
+def test_what_can_never_hold_is_reported_at_once(applied, asked, told):
     checkpoint(applied, files=7)
     answer = look(applied, "orders", asked)
 

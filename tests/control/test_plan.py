@@ -45,7 +45,7 @@ def test_each_setting_that_differs_is_named(store):
     }
 
 
-def test_what_follows_for_a_driver_and_for_positions_is_said(store, backend, dsn):
+def test_what_follows_for_a_driver_and_for_positions_is_shown(store, backend, dsn):
     pipelines.apply(store, DOCUMENT)
     start(store, job_of(dsn), backend, "test")
     source = {"type": "scripted", "config": {"id": "other-db"}}

@@ -103,7 +103,7 @@ def test_a_pattern_of_columns_that_fits_none_is_a_warning(tmp_path):
     assert "main.peple.name" in found.message
 
 
-def test_without_a_server_nothing_is_said_of_columns(tmp_path):
+def test_without_a_server_columns_are_not_judged(tmp_path):
     findings = preflight(load(MASKED.format(path=tmp_path / "nowhere.db")))
     assert not [one for one in findings if one.check == "processor mask"]
 

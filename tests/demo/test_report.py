@@ -39,7 +39,7 @@ def test_equal_means_every_envelope_holds_the_last_state(stale, tmp_path):
     assert (f"orders in {stale} differs from the source in 1 rows" in written.getvalue()) != equal
 
 
-def test_a_change_that_never_came_is_told_although_the_rows_are_equal(tmp_path):
+def test_a_change_that_never_came_is_reported_although_the_rows_are_equal(tmp_path):
     """Of three commits the first lay before the stream, the second came, the third did not."""
     commits = {("orders", 7, 0): 1.0, ("orders", 7, 2): 2.0, ("orders", 8, None): 3.0}
     arrivals, written = arrived(tmp_path, WRAPPED), io.StringIO()

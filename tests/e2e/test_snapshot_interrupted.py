@@ -95,7 +95,7 @@ def test_a_log_purged_under_a_snapshot_cancels_it(tmp_path, server, kafka_server
     assert run.judge(tables=False) == []
 
 
-def test_a_position_purged_while_stopped_is_told_with_its_remedy(tmp_path, server, kafka_server):
+def test_a_position_purged_while_stopped_is_shown_with_its_remedy(tmp_path, server, kafka_server):
     run = run_in(tmp_path, server, kafka_server, f"stale_{server.port}")
     records = Snapshots(run.store, run.name)
     with shop.Writers(server, run.name):

@@ -284,7 +284,7 @@ def test_an_event_without_a_version_has_the_record_of_its_table():
     assert len(writing.numbers.schemas) == 1
 
 
-def test_a_row_whose_keys_cannot_be_told_is_refused_alone():
+def test_a_row_whose_keys_are_unknown_is_refused_alone():
     plain = [b'{"id":%d,"more":%d}' % (number, number) for number in range(5)]
     writing, rows = written(*plain[:3], b'{"id":3,"\\ud800":1}', *plain[3:])
 
@@ -321,7 +321,7 @@ def test_a_number_that_a_double_does_not_hold_is_text(text, found):
     assert event["after"]["more"] == found
 
 
-def test_a_float_is_what_was_told_or_text():
+def test_a_float_is_exact_or_text():
     table = TableSchema("shop", None, "orders", (Column("f", "float", "float"),))
     writing = Writing("mysql", [table])
     texts = [b"1.5", b"1e300", b"1e400", b'"1_0"', b'"Infinity"']

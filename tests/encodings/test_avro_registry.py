@@ -312,7 +312,7 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known_yet(
         (503, 1, RetryableError),
     ],
 )
-def test_refusals_are_told_apart_and_hold_no_secret(renderer, status, code, error):
+def test_refusals_are_distinguished_and_hold_no_secret(renderer, status, code, error):
     server = Answering(status, code=code)
     try:
         with pytest.raises(error) as caught:

@@ -70,7 +70,7 @@ def test_trouble_is_over_with_room_also_if_the_store_was_away_meanwhile(monkeypa
     assert made.errors == {NAME: None}
 
 
-def test_what_a_full_queue_loses_is_counted_and_said_also_if_the_store_goes_away(
+def test_what_a_full_queue_loses_is_counted_and_logged_also_if_the_store_goes_away(
     monkeypatch, caplog
 ):
     made = Box(monkeypatch, "max_entries: 2, overflow_policy: reject")
@@ -101,7 +101,7 @@ def test_the_oldest_make_room_also_if_the_store_goes_away_before(monkeypatch):
     assert made.dead_letter_stats.report().evicted == 1
 
 
-def test_all_that_was_lost_is_said_in_the_end(monkeypatch, caplog):
+def test_all_that_was_lost_is_logged_in_the_end(monkeypatch, caplog):
     made = Box(monkeypatch, "max_entries: 1, overflow_policy: reject")
     for _ in range(3):
         made.box.hold([LETTER])

@@ -65,7 +65,7 @@ def test_a_driver_that_cannot_read_the_document_says_so_in_its_status():
     assert "NOT_SET_HERE" in progress.reason
 
 
-def test_why_a_driver_has_failed_is_said_also_if_the_store_is_away_just_then(monkeypatch):
+def test_why_a_driver_has_failed_is_shown_also_if_the_store_is_away_just_then(monkeypatch):
     real, tried = driver.write_status, []
 
     def write_status(*words):
@@ -176,7 +176,7 @@ def test_a_driver_says_that_it_is_stopped_when_its_lane_or_copy_could_not(monkey
 
 
 @pytest.mark.parametrize("desired", ["paused", "stopped"])
-def test_a_heartbeat_that_comes_late_does_not_take_back_what_the_driver_said(desired):
+def test_a_heartbeat_that_comes_late_does_not_undo_the_drivers_last_status(desired):
     pipeline = InProcess()
     driving = Driving(pipeline)
     wait_until(lambda: pipeline.status()[0] == "running")

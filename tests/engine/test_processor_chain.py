@@ -153,7 +153,7 @@ def ends(rows):
     return rows["tx_end"].to_pylist()
 
 
-def test_refused_events_are_told_as_they_came_with_the_row_of_the_source(chain):
+def test_refused_events_are_reported_as_they_came_with_the_row_of_the_source(chain):
     rows = batch(*(change(number, tx_end=True) for number in range(4)))
     done = chain(even=keeping(even), refuses=refusing(lambda text: text == b'{"id":2}')).process(
         rows
@@ -165,7 +165,7 @@ def test_refused_events_are_told_as_they_came_with_the_row_of_the_source(chain):
     assert refused.rejections == [Rejection(0, "processor", "planted")]
 
 
-def test_an_event_that_is_refused_for_two_reasons_is_told_once(chain):
+def test_an_event_that_is_refused_for_two_reasons_is_reported_once(chain):
     def refuses(rows):
         twice = [Rejection(row, "processor", why) for row in (1, 0) for why in ("one", "two")]
         return Processed(rows.slice(0, 0), pa.array([], pa.int32()), rejections=twice)
@@ -175,7 +175,7 @@ def test_an_event_that_is_refused_for_two_reasons_is_told_once(chain):
     assert [one.reason for one in refused.rejections] == ["one", "one"]
 
 
-def test_trouble_is_told_without_the_error_beneath(chain):
+def test_an_error_is_reported_without_the_one_beneath(chain):
     """Which may quote a row's values."""
 
     class AwayError(RetryableError):
@@ -213,7 +213,7 @@ def test_statements_and_truncates_pass_with_neither_image(chain):
     assert seen[0].equals(rows)
 
 
-def test_a_processor_that_cannot_work_now_is_tried_again_and_its_trouble_is_told(chain):
+def test_a_processor_that_cannot_work_now_is_tried_again_and_its_error_reported(chain):
     failures = [RetryableError("the key server is away")]
 
     def work(rows):

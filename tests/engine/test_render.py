@@ -181,7 +181,7 @@ def routing(**said):
     return {"topic": None, "key": None, "headers": None, "raw_payload": None, **said}
 
 
-def test_what_a_processor_said_wins_field_by_field():
+def test_what_a_processor_set_wins_field_by_field():
     changes = [
         change(),
         change(routing=routing(topic="own")),

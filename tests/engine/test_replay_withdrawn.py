@@ -75,7 +75,7 @@ def test_it_is_not_waited_for_while_processors_and_encodings_do_not_open(monkeyp
     assert len(tried) == 1
 
 
-def test_asked_to_end_it_does_not_wait_until_a_sink_tells_its_position(monkeypatch):
+def test_asked_to_end_it_does_not_wait_for_the_position_of_a_sink(monkeypatch):
     pipeline = exact_pipeline(monkeypatch, journal="enabled: true")
     pipeline.begin_at(out=0)
     held(pipeline).refuses = lambda value: b'"id":1,' in value

@@ -99,7 +99,7 @@ def test_only_what_was_refused_unmasked_or_cut_cannot_come_back(writer):
         assert not any(word in one.text for one in letters for word in (b"price", b'\\"id'))
 
 
-def test_an_entry_is_told_that_it_was_overtaken_and_keeps_its_event(writer):
+def test_an_entry_is_marked_as_overtaken_and_keeps_its_event(writer):
     rows = batch(ROWS)
     letters = writer.of_sink("out", refusals(rows), ProcessedBatch(rows))
     for one in letters:

@@ -26,7 +26,7 @@ class Shaky:
         return retry_until(self, self.tell, over, self.waits.append, **more)
 
 
-def test_every_failure_is_told_and_that_it_is_over():
+def test_every_failure_is_reported_and_that_it_is_over():
     shaky = Shaky(failures=12)
     assert shaky.ask(longest_wait_s=1.0) == "done"
     assert shaky.told == [*(f"away {call}" for call in range(1, 13)), None]
@@ -34,7 +34,7 @@ def test_every_failure_is_told_and_that_it_is_over():
     assert 0 < max(shaky.waits) <= 1.0
 
 
-def test_of_what_works_at_once_nothing_is_told():
+def test_of_what_works_at_once_nothing_is_reported():
     shaky = Shaky(failures=0)
     assert shaky.ask() == "done"
     assert (shaky.told, shaky.waits) == ([], [])

@@ -56,7 +56,7 @@ def refuse(pipeline, key, tx, sink="out"):
 
 
 @pytest.mark.parametrize("batch", ["", "max_bytes: 500, "])
-def test_an_entry_is_told_who_was_given_something_newer(refused, batch):
+def test_an_entry_names_the_sinks_that_got_something_newer(refused, batch):
     key, tx = refused
     pipeline = begun(sinks=("out", "other"), journal="enabled: true", batch=batch)
     refuse(pipeline, key, tx)

@@ -361,9 +361,7 @@ def test_a_sink_that_is_caught_up_is_given_nothing_twice(begun, in_headers):
     finish(pipeline, *pipeline.sinks)
 
 
-def test_who_tells_its_position_too_late_does_not_shut_out_the_writer_of_the_lane(
-    begun, monkeypatch
-):
+def test_a_sink_that_answers_too_late_does_not_shut_out_the_writer_of_the_lane(begun, monkeypatch):
     told = exact_memory._Writer.recover
 
     def slow_is_away(writer):

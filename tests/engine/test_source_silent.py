@@ -17,7 +17,7 @@ SERVERS = pytest.mark.parametrize(
 
 
 @SERVERS
-def test_what_is_not_heard_is_said_and_the_lag_grows_with_the_silence(
+def test_a_silent_source_is_reported_and_the_lag_grows_with_the_silence(
     request, tmp_path, server, settings, missed
 ):
     server = request.getfixturevalue(server)

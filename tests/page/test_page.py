@@ -262,7 +262,7 @@ def test_a_document_is_checked_and_becomes_a_pipeline(served, enter):
     wait_until(lambda: Control(served.store, "made-here").read() is None)
 
 
-def test_what_cannot_be_shown_is_said_in_words(served, enter):
+def test_what_cannot_be_shown_is_explained(served, enter):
     page = enter("?pipeline=nothing")
     page.get_by_text("No such pipeline").wait_for()
 

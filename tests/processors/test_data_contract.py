@@ -142,7 +142,7 @@ class TestViolations:
         assert done.rejections == ()
         assert done.counts == {"violations:shop.orders.id.min": 1}
 
-    def test_a_row_that_breaks_a_rule_may_stop_the_pipeline_and_its_values_are_not_told(self):
+    def test_a_row_that_breaks_a_rule_may_stop_the_pipeline_and_its_values_are_not_shown(self):
         with pytest.raises(
             EventError, match=r"1 of 2 .* table shop.orders, column 'total': type"
         ) as (caught):
@@ -205,7 +205,7 @@ class TestSchema:
         "definitions": {"note": {"type": "string", "pattern": "^[a-z]*$"}},
     }
 
-    def test_rows_are_held_to_it_and_no_value_is_told(self):
+    def test_rows_are_held_to_it_and_no_value_is_shown(self):
         rows = rows_of(
             {"id": 1, "lines": [{"sku": "ab"}]},
             {"id": 1, "lines": [{"sku": "Hush"}]},

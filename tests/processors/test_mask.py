@@ -262,7 +262,7 @@ def test_tokens_never_collide():
     assert len(set(tokens(words))) == len(words)
 
 
-def test_a_token_says_nothing_of_its_neighbours():
+def test_a_token_reveals_nothing_of_its_neighbours():
     made = tokens([str(n) for n in range(100_000, 120_000)])
 
     for place in range(6):

@@ -212,7 +212,7 @@ def test_the_payload_keeps_its_digits_and_spaces():
     assert done.rows["after"].to_pylist() == [b'{ "n":12345678901234567890.10 ,"u":"\\u00e9"}']
 
 
-def test_what_is_no_message_is_dropped_counted_and_told_once(caplog):
+def test_what_is_no_message_is_dropped_counted_and_logged_once(caplog):
     changes = [
         message(op="u"),
         message(op="r"),
@@ -261,7 +261,7 @@ def test_strict_refuses_what_lacks_something_and_names_all_of_it():
     assert done.counts == {"transformed": 2, "dropped:non_insert": 1, "strict_missing_fields": 3}
 
 
-def test_a_template_that_lacks_a_column_is_told_of_once(caplog):
+def test_a_template_that_lacks_a_column_is_logged_once(caplog):
     worker = Outbox(topic="${nowhere}-${aggregate_id}", default_topic="unrouted").open()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):

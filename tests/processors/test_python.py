@@ -151,7 +151,7 @@ class TestArrow:
         [rejection] = worker.process(rows_of({})).rejections
         assert reason in rejection.reason
 
-    def test_the_bad_rows_of_a_failing_batch_are_found_and_their_values_not_told(self):
+    def test_the_bad_rows_of_a_failing_batch_are_found_and_their_values_not_shown(self):
         rows = rows_of({"n": "1"}, {"n": "Top Secret"}, {"n": "3"}, {})
 
         done = opened("strict").process(rows)

@@ -61,5 +61,5 @@ def test_values_are_hidden_wherever_an_event_holds_them(hidden):
 @given(
     st.text(st.characters(categories=["L"]), min_size=10), st.sampled_from(["{}", "{!r}", "x {}"])
 )
-def test_no_text_of_a_row_is_told(value, template):
+def test_no_text_of_a_row_is_shown(value, template):
     assert value not in without_values(template.format(value), row(note=value))

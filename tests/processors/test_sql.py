@@ -195,7 +195,7 @@ def test_a_query_that_cannot_work_is_refused_when_it_is_validated(query, reason)
     assert reason in str(caught.value)
 
 
-def test_rows_the_query_fails_for_are_rejected_alone_and_their_values_are_not_told(opened):
+def test_rows_the_query_fails_for_are_rejected_alone_and_their_values_are_not_shown(opened):
     rows = change_rows(
         [
             change(after=b'{"n":"%s"}' % value, event_id=bytes([at]) * 16)

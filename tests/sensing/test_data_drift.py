@@ -134,7 +134,7 @@ def test_what_is_no_row_is_not_looked_at(image):
     assert (found.events, found.drifted, found.columns) == (2, 0, ())
 
 
-def test_many_undeclared_columns_are_counted_where_they_cannot_be_told_apart():
+def test_undeclared_columns_beyond_the_limit_are_counted_together():
     batch = rows(*(with_(**{f"key{i}": i, 'é"\n': 0}) for i in range(100)))
     (found,) = detector().examine(batch, batch)
     assert (len(found.columns), found.unlisted, found.drifted) == (64, 37, 100)

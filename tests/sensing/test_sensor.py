@@ -77,7 +77,7 @@ def test_what_was_seen_is_merged_in_any_order(values, text):
     assert {text_of(*order) for order in itertools.permutations(values)} == {text}
 
 
-def test_only_another_schema_is_an_evolution_and_the_log_tells_of_it(caplog):
+def test_only_another_schema_is_an_evolution_and_is_logged(caplog):
     caplog.set_level("INFO")
     sensed = Sensed()
     for value in ({"a": 1}, {"a": 2}, {"a": None}, {"a": 3}, {"a": 3, "b": {"c": 1}}):

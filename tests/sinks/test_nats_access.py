@@ -98,7 +98,7 @@ class TestAccess:
             {"url": "nats://df:wr0ng@{}"},
         ],
     )
-    def test_a_wrong_login_fails_fast_and_says_no_secret(self, login, server, place, open_writer):
+    def test_a_wrong_login_fails_fast_and_shows_no_secret(self, login, server, place, open_writer):
         login = {key: text.format(server.dsn()[7:]) for key, text in login.items()}
 
         with pytest.raises(AccessError, match="refuses us") as caught:
@@ -155,7 +155,7 @@ class TestAccess:
         server.stop()
 
     @pytest.mark.parametrize("stream", [None, "ORDERS"])
-    def test_a_cluster_without_jetstream_is_told_of(self, stream, tmp_path, open_writer):
+    def test_a_cluster_without_jetstream_is_named_in_the_error(self, stream, tmp_path, open_writer):
         route = free_port()
         server = nats.start(
             tmp_path,
@@ -179,7 +179,7 @@ class TestAccess:
             writer.write(rows(place, range(1)))
 
 
-def test_servers_that_are_not_named_get_the_login_of_the_one_that_told_them(tmp_path):
+def test_servers_that_are_not_named_get_the_login_of_the_one_that_named_them(tmp_path):
     routes = [free_port(), free_port()]
     listed = ", ".join(f'"nats://127.0.0.1:{route}"' for route in routes)
     named, other = (

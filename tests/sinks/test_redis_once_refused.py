@@ -48,7 +48,7 @@ def test_what_was_written_before_a_refusal_is_not_written_again(
     assert open_redis_once().recover() == at(1, rest.event_ids[1499].as_py())
 
 
-def test_what_a_full_stream_refuses_is_told_and_the_rest_written_once(
+def test_what_a_full_stream_refuses_is_reported_and_the_rest_written_once(
     redis_server, stream, rows, open_redis_once
 ):
     full = f"{stream}-full"

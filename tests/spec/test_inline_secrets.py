@@ -254,7 +254,7 @@ spec:
     assert "c4n4ry" not in str(got.value)
 
 
-def test_who_was_not_started_with_the_document_is_told_so():
+def test_who_was_not_started_with_the_document_gets_an_error():
     text = document("source", "mysql", {"dsn": f"mysql://u:{CANARY}@h/d"})
     stored = withhold(text, load(text, expand=False)).text
     with pytest.raises(SpecError, match="deltaforge run FILE"):

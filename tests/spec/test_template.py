@@ -69,5 +69,5 @@ def test_a_template_travels_to_an_executor():
         ("anything.dotted", True),
     ],
 )
-def test_variables_and_event_fields_are_told_apart(inside, expected):
+def test_variables_and_event_fields_are_distinguished(inside, expected):
     assert expected == is_event_reference(inside)

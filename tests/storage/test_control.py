@@ -160,7 +160,7 @@ def test_drivers_that_start_at_once_have_different_epochs(control):
     assert sorted(fence.version for fence in fences) == list(range(1, 21))
 
 
-def test_progress_comes_back_as_it_was_told(control, store):
+def test_progress_comes_back_as_it_was_written(control, store):
     told = _progress(
         status="blocked",
         reason="kafka is away",

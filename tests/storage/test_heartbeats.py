@@ -27,7 +27,7 @@ def look(ear, token, driver="driver", where="store/orders"):
     return ear.hear(where, driver, token, ear.now())
 
 
-def test_a_first_heartbeat_may_have_been_said_long_ago(ear):
+def test_a_first_heartbeat_may_be_old(ear):
     assert look(ear, 7) == LastHeard(0.0, is_sure=False)
 
 
@@ -46,7 +46,7 @@ def test_a_counter_that_goes_back_is_a_heartbeat_too(ear, clock):
     assert look(ear, 2).silence_s == 0
 
 
-def test_two_drivers_and_two_stores_are_told_apart(ear, clock):
+def test_two_drivers_and_two_stores_are_distinguished(ear, clock):
     look(ear, 1)
     look(ear, 1, where="another/orders")
     clock.now += 20

@@ -51,7 +51,7 @@ def _chunks(count=3) -> list[Chunk]:
     return [Chunk(f"c{n}", "shop.a", [n], [n + 1]) for n in range(count)]
 
 
-def test_without_a_run_there_is_nothing_to_tell(snapshots):
+def test_without_a_run_there_is_nothing_to_show(snapshots):
     assert snapshots.current() is None
     assert snapshots.progress() is None
     assert not snapshots.finished()
@@ -164,7 +164,7 @@ def test_a_new_run_forgets_the_plan_and_chunks_of_the_former(snapshots, store):
     assert len(other.plan("r1")) == 3
 
 
-def test_a_cancelled_run_tells_why(snapshots, store):
+def test_a_cancelled_run_holds_the_reason(snapshots, store):
     store.transact(snapshots.begin(_run(), _chunks()))
     store.transact([snapshots.cancel(_run(), "the binlog was purged")])
     assert snapshots.progress()["cancelled"] == "the binlog was purged"

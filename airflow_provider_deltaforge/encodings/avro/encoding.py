@@ -1,4 +1,4 @@
-"""What a document says about Avro."""
+"""Settings of Avro."""
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 

@@ -53,7 +53,7 @@ class ImageRecords:
 
 
 class UnreadableError(Exception):
-    """The keys of an image cannot be told."""
+    """The keys of an image are unknown."""
 
 
 class RowRecord:

@@ -1,7 +1,7 @@
 """Schema ids from a schema registry: each worker asks for a schema once.
 
 A lane lives no longer than its window. So that the next one in the same process can go on while the
-registry is away, the process remembers what it was told; asked first is always the registry.
+registry is away, the process remembers earlier answers; the registry is always asked first.
 """
 
 import logging
@@ -264,7 +264,7 @@ class Subjects:
 
 
 def _remember(what: dict[Key, Value], key: Key, value: Value) -> None:
-    """Keep what was told; of too much, which only topics without end make, nothing but this."""
+    """Keep an answer; beyond the limit, which only endless topics reach, only the newest one."""
     if len(what) >= _REMEMBERED_MAX:
         what.clear()
     what[key] = value

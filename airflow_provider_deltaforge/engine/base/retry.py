@@ -25,7 +25,8 @@ def retry_until(
 
     Args:
         call: raises ``RetryableError`` where trying again may help.
-        tell: told of every failed attempt that is followed by another, and None once one works.
+        tell: called with the error of each failed attempt that is followed by another, and with
+            None once one works.
         over: asked after a failed attempt; True raises what it failed with.
         rest: waits for so many seconds, or until it is over.
         longest_wait_s: between two attempts.

@@ -100,7 +100,7 @@ class SecondReader:
         shared: the lane's.
         sink_id: for whom.
         at: where to begin.
-        tell: told why it does not go on, and None once it does.
+        tell: called with the error that keeps it from going on, and with None once it goes on.
         over: asked while waiting, whether to give up.
         retry: repeats a call to the store while it is away.
     """

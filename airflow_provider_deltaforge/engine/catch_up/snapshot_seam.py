@@ -48,7 +48,7 @@ class TableCuts:
 
     Attributes:
         common: a cut that the views of all chunks contained.
-        cuts: of the chunks in key order, if it can be told which chunk a row is in.
+        cuts: of the chunks in key order; empty where the chunk of a row is unknown.
         upto: the last key of each chunk but the last, see ``_sortable``.
         columns: that the chunks are cut by.
         kinds: of their values, as patterns of their texts.
@@ -120,7 +120,7 @@ class SnapshotSeam:
     """Joins the pipeline's own snapshot with the log behind it. Used by one thread.
 
     Args:
-        source: tells what a view contained.
+        source: knows what a view contained.
         tables: the cuts by full table name.
         cuts: of all chunks, about in the order of time.
         end_table: stores behind which position a table's changes are all delivered.

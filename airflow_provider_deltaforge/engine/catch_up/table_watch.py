@@ -209,7 +209,7 @@ class TableWatch:
 
 
 def _name_of(found: AppearedTable) -> str:
-    """Return what tells an arrival from a later one of the same table."""
+    """Return what identifies an arrival among those of the same table."""
     if found.position is None:
         return found.table
     return f"{found.table}:{json.dumps(found.position, sort_keys=True)}"

@@ -43,7 +43,7 @@ class DeadLetterQueue:
     Args:
         context: the opened job.
         dead_letter_stats: where it is counted.
-        report_error: told by name that the queue is full, and with None that it is not any more.
+        report_error: called with the name and the error while the queue is full, then with None.
         ending: set when the lane ends.
         confirm: raises if a newer lane has started, whose limits hold then.
         behind: the one sink that this is for, which stands behind the others.

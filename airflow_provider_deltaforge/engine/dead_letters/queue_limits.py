@@ -26,7 +26,7 @@ class QueueLimits:
     Args:
         context: the opened job.
         dead_letter_stats: where what is removed and lost is counted.
-        report_error: told by name that the queue is full, and with None that it is not any more.
+        report_error: called with the name and the error while the queue is full, then with None.
         ending: set when the lane ends.
         confirm: raises if a newer lane has started, whose limits hold then.
     """

@@ -130,7 +130,7 @@ class RowOrdering:
         holds: set later events aside, instead of noting that they were delivered.
         behind: the one sink that stands behind the others. What processors refused may still lie
             in front of it, and holds nothing back before it is read again.
-        also: told of every entry that is read.
+        also: called with every entry that is read.
     """
 
     def __init__(

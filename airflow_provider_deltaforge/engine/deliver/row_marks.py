@@ -24,7 +24,7 @@ class RowMarkers:
     Args:
         sinks: those that are written to, as the document describes them.
         pipeline: the pipeline's name.
-        watcher: told about errors.
+        watcher: called with errors.
         ending: set when the process is to end.
     """
 

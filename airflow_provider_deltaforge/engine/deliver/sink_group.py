@@ -74,7 +74,7 @@ class SinkGroup:
     Args:
         sinks: the descriptions.
         pipeline: the pipeline's name.
-        watcher: told about errors.
+        watcher: called with errors.
         ending: set when the lane ends.
         deadline_s: how long one sink may take for one batch until that is an error.
         claims: who may write; None where nobody else could.

@@ -66,7 +66,7 @@ class SinkPositions:
 
     Args:
         context: the opened job; its fence guards every write.
-        watcher: told about errors of sinks.
+        watcher: called with errors of sinks.
         heartbeat: says when to give up.
     """
 

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class SinkWatcher(Protocol):
-    """Is told how a sink is doing."""
+    """Called with what a sink does and the errors it meets."""
 
     measured: LaneMeasurements
 
@@ -206,7 +206,7 @@ class SinkThread:
     Args:
         sink: the description.
         pipeline: the pipeline's name.
-        watcher: told about errors.
+        watcher: called with errors.
         ending: set when the lane ends; a failing write is then given up.
         news: set whenever an attempt has ended.
         claims: who may write; None where nobody else could.

@@ -124,7 +124,7 @@ class ReadAhead(Generic[Prepared]):
         prepare: processors and rendering; runs in the decoder thread.
         ready_ahead: batches that may wait for delivery (``batch.max_inflight``).
         gate: what each decoded batch goes through first, in the decoder thread.
-        on_error: told a retryable read error, and None when reading works again.
+        on_error: called with a retryable read error, and with None when reading works again.
         measured: where what is read is counted.
     """
 

@@ -49,7 +49,7 @@ _SYNTHETIC = CHANGE_SCHEMA.get_field_index("synthetic")
 
 
 class ProcessorWatcher(Protocol):
-    """Is told how a processor is doing."""
+    """Called with what processors do and the errors they meet."""
 
     def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when the processor works again."""
@@ -99,7 +99,7 @@ class ProcessorChain:
     Args:
         processors: in the order of the document.
         processor_stats: where their work is counted.
-        watcher: told about errors.
+        watcher: called with errors.
         ending: asked while a processor is tried again; True gives up.
     """
 

@@ -26,7 +26,7 @@ from airflow_provider_deltaforge.spec.document import Pipeline
 
 
 class RenderWatcher(ProcessorWatcher, Protocol):
-    """Is told how processors and encodings are doing."""
+    """Called with what processors and encodings do and the errors they meet."""
 
     def report_error(self, name: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when what has that name works again."""
@@ -78,7 +78,7 @@ class RenderStage:
         pipeline: the document.
         origin: what its events share.
         processor_stats: where the processors' work is counted.
-        watcher: told about errors of processors and encodings.
+        watcher: called with errors of processors and encodings.
         ending: asked while one is tried again; True gives up.
         schemas: finds the schema a row was read by.
         only: the sinks to render for; None: all.

@@ -73,7 +73,7 @@ def replay_here(
         pipeline: its name.
         location: the state store.
         ticket: of the replay.
-        tell: told by name what keeps it from going on, and with None that it goes on.
+        tell: called with a name and the error that keeps it from going on, then with None.
         ending: set to end it.
         tuning: of its workers.
 

@@ -34,7 +34,7 @@ def opened(
     Args:
         context: the open job.
         sink: the description.
-        watcher: told about errors.
+        watcher: called with errors.
         ending: set when it is not wanted any more.
         leaves: asked whether a sink that is away is not waited for.
 

@@ -409,7 +409,7 @@ class CopyErrors:
         self.report_error(f"processor {processor_id}", error)
 
     def report_error(self, name: str, error: BaseException | None) -> None:
-        """Write or clear trouble; when the store is away there is nobody to tell."""
+        """Write or clear the last error; nothing is written while the store is away."""
         key = f"{self._prefix}{name}"
         with suppress(RetryableError):
             if error is None:

@@ -51,7 +51,7 @@ class Isolate:
         return self._room[:size]
 
     def enter(self, script: str) -> str:
-        """Run the script, and return what it said on the way.
+        """Run the script, and return what it logged on the way.
 
         Raises:
             Refused: it does not compile, throws, or is neither form of a processor.

@@ -31,7 +31,7 @@ class FailedEvent:
         row: which of those handed over.
         ours: whether the text is ours, and holds no values.
         text: why, or the name of the error.
-        stack: where, as V8 tells it.
+        stack: where, as V8 prints it.
     """
 
     row: int
@@ -42,7 +42,7 @@ class FailedEvent:
 
 @dataclass(frozen=True, slots=True)
 class ScriptLogs:
-    """What a script told beside its events.
+    """What a script returned beside its events.
 
     Attributes:
         logs: level and text of each line.
@@ -64,7 +64,7 @@ class ScriptOutput:
         origins: int32 per row, the row handed over.
         made: ordinals of the rows that the script created.
         bad: events that could not be processed; the call's own failure if ``rows`` is None.
-        logs: what it told.
+        logs: what it logged.
     """
 
     rows: pa.RecordBatch | None
@@ -75,7 +75,7 @@ class ScriptOutput:
 
 
 def logs_of(head: dict[str, Any]) -> ScriptLogs:
-    """Return what a script told, from the object an answer begins with."""
+    """Return what a script returned beside its events, from the object an answer begins with."""
     return ScriptLogs(head.get("logs", ()), head.get("hidden", 0), head.get("notes", ()))
 
 

@@ -1,4 +1,4 @@
-"""What a document says about a script in JavaScript."""
+"""Settings of a script in JavaScript."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec

@@ -230,7 +230,7 @@ class ScriptWorker:
         for level, text in logs.logs:
             _log.log(getattr(logging, level.upper()), "processor %s: %s", self._id, text)
         if logs.hidden:
-            _log.warning("processor %s said %d more lines in one call", self._id, logs.hidden)
+            _log.warning("processor %s logged %d more lines in one call", self._id, logs.hidden)
         for what, name in logs.notes:
             if what == "unknown":
                 _log.warning("processor %s sets %r, which no event has; ignored", self._id, name)

@@ -1,4 +1,4 @@
-"""What outbox rows say, found in whole columns: destination, key, headers and payload."""
+"""The messages of outbox rows, read from whole columns: destination, key, headers and payload."""
 
 import logging
 from typing import Any
@@ -26,7 +26,7 @@ Path = tuple[str, ...]
 
 
 class OutboxLayout:
-    """What a document says, compiled once. Used by one thread."""
+    """The settings of a document, compiled once. Used by one thread."""
 
     def __init__(self, settings: Outbox) -> None:
         columns = settings.columns
@@ -67,7 +67,7 @@ class OutboxMessagesBatch:
 
     Attributes:
         fates: uint8 per message, what it is.
-        topics: where each goes; null where nothing says so.
+        topics: where each goes; null where neither row nor settings name one.
     """
 
     def __init__(self, form: OutboxLayout, rows: pa.RecordBatch) -> None:

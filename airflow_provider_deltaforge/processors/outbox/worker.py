@@ -51,7 +51,7 @@ class OutboxWorker:
         json_fields.precompile()
 
     def process(self, rows: pa.RecordBatch) -> Processed:
-        """Replace outbox rows by what they tell of; everything else passes untouched."""
+        """Replace outbox rows by their messages; everything else passes untouched."""
         chosen = self._chosen(rows)
         if not len(chosen):
             return Processed(rows)
@@ -108,7 +108,7 @@ class OutboxWorker:
         if (table, reason) not in self._warned:
             self._warned.add((table, reason))
             log.warning(
-                "processor %s dropped a message of %s: %s; it is said once, and counted each time",
+                "processor %s dropped a message of %s: %s; logged once, counted each time",
                 self._settings.id, table, reason,
             )  # fmt: skip
 
@@ -132,7 +132,7 @@ def _merged(
         rows: the batch.
         chosen: which of its rows are messages.
         taken: which of the messages go on.
-        messages: what they say.
+        messages: what the rows hold.
         rejections: for the result.
         counts: for the result.
     """

@@ -49,7 +49,7 @@ class TableFindings:
         columns: what is wrong; empty where nothing is.
         absent: by declared column, how many delivered events lack it, and its type; those that
             none lacks are left out.
-        unlisted: values of further undeclared columns, which are too many to tell apart.
+        unlisted: values of further undeclared columns, which are too many to count separately.
     """
 
     table: str

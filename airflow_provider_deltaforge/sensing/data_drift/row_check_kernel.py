@@ -39,7 +39,7 @@ many characters; decimals of so many digits before and behind the point; one of 
 labels joined by commas."""
 
 ALLOWED, NULLABLE, RANGE, LOW, HIGH = range(5)
-"""What is said of a column."""
+"""The fields of a column's rule."""
 RULE = 5
 
 UNEXPECTED_NULL, TYPE_MISMATCH, OUT_OF_RANGE, UNDECLARED, MISSING = range(5)
@@ -48,7 +48,7 @@ FINDINGS = 5
 
 SAMPLES = 5
 EXTRAS_MAX = 64
-"""Undeclared columns that are told apart in one batch."""
+"""How many undeclared columns are counted separately in one batch."""
 
 SKIPPED, CLEAN, DRIFTED = range(3)
 """What a row is: not looked at, as expected, or not."""
@@ -346,7 +346,7 @@ def check_rows(
         rows: int64, which of them.
         names: uint8, the declared columns' names one behind the other.
         name_ends: int64, where each ends.
-        rules: int64 (columns, RULE), what is said of each.
+        rules: int64 (columns, RULE), the rule of each column.
         labels: uint64, hashes of labels; ``LOW`` and ``HIGH`` of a rule say which are a column's.
         stack_bytes: uint8, from ``stack_for``.
         counts: int64 (columns + EXTRAS_MAX, FINDINGS), zeros; filled.

@@ -1,4 +1,4 @@
-"""What a document says about an HTTP sink."""
+"""Settings of an HTTP sink."""
 
 import re
 from collections.abc import Mapping

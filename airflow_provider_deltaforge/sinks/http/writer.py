@@ -46,7 +46,7 @@ class HttpWriter:
         self._rest()
         self._send_plans()
         if self._errors:
-            # One that needs a person is told before one that may pass.
+            # One that needs a person is reported before one that may pass.
             raise min(self._errors, key=lambda error: isinstance(error, RetryableError))
         rejections = [rejection for plan in self._plans for rejection in plan.rejections]
         self._plans = []

@@ -1,4 +1,4 @@
-"""What a document says about a Kafka sink."""
+"""Settings of a Kafka sink."""
 
 import re
 from collections.abc import Mapping

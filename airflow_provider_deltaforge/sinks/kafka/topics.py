@@ -135,7 +135,7 @@ class Topics:
             except self._kafka.KafkaException as error:
                 cause = error.args[0]
                 if cause.code() in {codes.TOPIC_ALREADY_EXISTS, codes.TOPIC_EXCEPTION}:
-                    continue  # An illegal name is told by whoever writes to it.
+                    continue  # An illegal name is an error for whoever writes to it.
                 if cause.code() in _never(codes):
                     raise FatalError(
                         f"{self._where}: topic {name!r} cannot be made: {cause.str()}; correct "

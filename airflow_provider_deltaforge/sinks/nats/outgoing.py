@@ -51,7 +51,7 @@ class Outgoing:
         messages: the batch.
         template: the document's subject.
         where: names the sink in reasons.
-        warned: names of headers that were left out, each told once.
+        warned: names of headers that were left out, each logged once.
     """
 
     messages: Messages

@@ -1,6 +1,6 @@
 """Our position, in the messages of a stream that only this sink writes to.
 
-Each message of the log carries the position it lies behind, so the last one tells how far the
+Each message of the log carries the position it lies behind, so the last one shows how far the
 stream holds the log. Rows of a snapshot have no position: they carry where the last one stood.
 """
 
@@ -68,7 +68,7 @@ class PositionHeaders:
         return StreamEnd(stream.last_seq, headers)
 
     async def held(self, streams: Streams, tail: StreamEnd) -> SinkPosition | None:
-        """Return how far the stream holds the log; None if it tells nothing."""
+        """Return how far the stream holds the log; None if it holds none of ours."""
         if tail.headers is None:
             if tail.seq:
                 self._warn("the last message is gone, and with it our position")

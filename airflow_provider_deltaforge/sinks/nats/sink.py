@@ -1,4 +1,4 @@
-"""What a document says about a NATS sink."""
+"""Settings of a NATS sink."""
 
 import re
 from typing import Any, ClassVar

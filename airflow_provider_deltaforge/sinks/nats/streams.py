@@ -25,7 +25,7 @@ _KNOWN_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a stream is set to, as the server tells."""
+    """The settings of a stream, as the server returns them."""
 
     name: str
     subjects: tuple[str, ...]
@@ -133,7 +133,7 @@ class Streams:
             return await self.client.ask(what, request, self.sink.send_timeout_secs)
         except RetryableError as error:
             # A lone server says at once that it has none; one of a cluster asks the others, and
-            # silence does not tell whether they have none either or are without a leader.
+            # silence does not show whether they have none either or are without a leader.
             if self.client.has_jetstream or not self.client.fit:
                 raise
             raise RetryableError(

@@ -117,7 +117,7 @@ class NatsWriter:
     """Used by one thread; the client lives in another one, with its event loop."""
 
     def __init__(self, sink: NatsSink, pipeline: str) -> None:
-        import nats.aio.client  # noqa: F401 - a missing extra is told at once
+        import nats.aio.client  # noqa: F401 - a missing extra is an error at once
 
         self._sink = sink
         self._where = f"nats sink {sink.id}"

@@ -52,7 +52,7 @@ _REACH = (
     "check that it is up, reachable, and speaks TLS only if we do; one that asks for a certificate "
     "needs 'cert_file'"
 )
-# Drivers of sentinels and clusters tell what their connections met in words.
+# Drivers of sentinels and clusters put the errors of their connections into words.
 _REFUSED_LOGINS = {"AuthenticationError", "AuthorizationError", "NoPermissionError"}
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 

@@ -41,7 +41,7 @@ class RedisFence:
         """Return whether, by the answers to ``watch``, we may write.
 
         Raises:
-            redis.RedisError: the server refuses to tell.
+            redis.RedisError: the server refuses the question.
         """
         for answer in answers:
             if isinstance(answer, Exception):

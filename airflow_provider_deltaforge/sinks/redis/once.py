@@ -6,7 +6,7 @@ writer that lost an answer asks again and learns how much of the step is held; o
 is refused; and a server that lost its memory is noticed.
 
 A step ends in front of an entry that is refused. Only the next step meets it as its first one,
-writes nothing and tells it: the cursor goes past it when it is set aside, and called again without.
+writes nothing and says so: the cursor goes past it when it is set aside, and called again without.
 """
 
 import hashlib
@@ -235,7 +235,7 @@ class RedisOnceWriter(RedisWriter):
             )
 
     def _refuse_other_kind(self, answer: Any) -> None:
-        """Fail if the cursor's key is no hash; of a stream's key the script tells in words."""
+        """Fail if the cursor's key is no hash; the script itself reports the key of a stream."""
         if isinstance(answer, Exception) and error_codes.code_of(answer) == "WRONGTYPE":
             raise FatalError(
                 f"{self._where}: key {self._key!r} must hold our position, and holds something "
@@ -288,7 +288,7 @@ class RedisOnceWriter(RedisWriter):
     def _reached(
         self, step: Messages, before: SinkPosition, after: SinkPosition, text: bytes
     ) -> None:
-        """Note where a step has ended, as the server tells."""
+        """Note where a step has ended, as the server answers."""
         cursor = SinkPosition.from_text(text, f"{self._where}: {self._key}")
         if cursor == after:
             last = len(step) - 1

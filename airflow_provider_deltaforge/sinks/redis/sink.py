@@ -1,4 +1,4 @@
-"""What a document says about a Redis sink."""
+"""Settings of a Redis sink."""
 
 import re
 from typing import Any, ClassVar

@@ -186,7 +186,7 @@ class RedisWriter:
         return messages.take(pc.indices_nonzero(pc.invert(wrong))), rejections
 
     def _limit(self) -> int:
-        """Return how long a value may be; servers that do not tell have the usual limit."""
+        """Return how long a value may be; servers that do not answer have the usual limit."""
         if self._value_bytes_max is None:
             asked = entries.command("CONFIG", "GET", "proto-max-bulk-len")
             [answer] = self._attempt(lambda: self._ask("", asked))

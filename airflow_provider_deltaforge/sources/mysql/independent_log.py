@@ -28,7 +28,7 @@ from airflow_provider_deltaforge.sources.mysql.connection import read_head, serv
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, file_number
 from airflow_provider_deltaforge.sources.shared.independent_change import (
-    NOT_SAID,
+    UNKNOWN_VALUE,
     IndependentChange,
 )
 
@@ -297,7 +297,7 @@ def _reason(error: Exception) -> str:
 def _shown(
     columns: Mapping[str, Any], values: Mapping[str, Any], none_sources: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a row in our shapes; what the library leaves open is not said."""
+    """Return a row in our shapes; what the library leaves open is unknown."""
     return {
         name: _value(columns.get(name), value, none_sources.get(name, "null"))
         for name, value in values.items()
@@ -309,10 +309,10 @@ def _value(column: Any, value: Any, none_source: str) -> Any:
 
     if value is None:
         if none_source == "empty set":
-            return "" if column is not None and column.set_values else NOT_SAID
-        return None if none_source == "null" else NOT_SAID
+            return "" if column is not None and column.set_values else UNKNOWN_VALUE
+        return None if none_source == "null" else UNKNOWN_VALUE
     if column is None:
-        return NOT_SAID
+        return UNKNOWN_VALUE
     shown: Callable[[Any, Any], Any] | None = {
         FIELD_TYPE.FLOAT: _float,
         FIELD_TYPE.DOUBLE: lambda _, number: Decimal(repr(number)),
@@ -323,7 +323,7 @@ def _value(column: Any, value: Any, none_source: str) -> Any:
         ),
         FIELD_TYPE.JSON: lambda _, document: _document(document),
         FIELD_TYPE.GEOMETRY: _geometry,
-        FIELD_TYPE.YEAR: lambda _, year: year if year != _YEAR_ZERO else NOT_SAID,
+        FIELD_TYPE.YEAR: lambda _, year: year if year != _YEAR_ZERO else UNKNOWN_VALUE,
     }.get(column.type)
     if shown is not None:
         return shown(column, value)
@@ -359,7 +359,7 @@ def _moment(column: Any, value: datetime | date | timedelta) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     if value < timedelta(0) and digits:
-        return NOT_SAID  # It takes the fraction off on the wrong side.
+        return UNKNOWN_VALUE  # It takes the fraction off on the wrong side.
     seconds = abs(value) // timedelta(seconds=1)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return ("-" if value < timedelta(0) else "") + clock + _fraction(value.microseconds, digits)
@@ -375,7 +375,7 @@ def _text(column: Any, value: Any) -> Any:
     if isinstance(value, bytes):
         return {"_base64": base64.b64encode(value).decode()}
     if value == "" and column.type == FIELD_TYPE.BLOB:
-        return NOT_SAID  # It shows an empty text for an empty BLOB, too.
+        return UNKNOWN_VALUE  # It shows an empty text for an empty BLOB, too.
     return value
 
 

@@ -1,4 +1,4 @@
-"""What a document says about outbox tables: which of their rows are messages."""
+"""Settings of outbox tables: which of their rows are messages."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What a document says about a MySQL or MariaDB source."""
+"""Settings of a MySQL or MariaDB source."""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -68,7 +68,7 @@ class TypeFacts:
         typmod: of a domain's base.
         element: of an array.
         delimiter: between an array's elements of this type, as a byte.
-        printer: the function that makes its text, which tells an extension's type.
+        printer: the function that makes its text, which identifies an extension's type.
     """
 
     name: str

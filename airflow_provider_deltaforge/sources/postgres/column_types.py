@@ -27,7 +27,7 @@ class PostgresType:
         kind: how the server's text becomes JSON, see ``column_kinds``.
         modifier: what the type's modifier says: of a text its length in characters, of a number
             its digits, of bits how many they are.
-        printer: the function that makes an extension's text, which tells the type.
+        printer: the function that makes an extension's text, which identifies the type.
     """
 
     name: str

@@ -27,7 +27,7 @@ SELECT 1 FROM pg_replication_slots s
 
 
 def identity_of(info: PostgresServer) -> Identity:
-    """Return what tells histories apart: the cluster, and how often it was promoted."""
+    """Return what identifies a history: the cluster, and how often it was promoted."""
     return {"type": "postgres", "system_identifier": info.system_id, "timeline": info.timeline}
 
 

@@ -27,7 +27,7 @@ from airflow_provider_deltaforge.sources.postgres.positions import (
 from airflow_provider_deltaforge.sources.postgres.server import read_head, row_of, rows_of
 from airflow_provider_deltaforge.sources.postgres.slots import ReplicationSlot, find_slot
 from airflow_provider_deltaforge.sources.shared.independent_change import (
-    NOT_SAID,
+    UNKNOWN_VALUE,
     IndependentChange,
 )
 
@@ -237,7 +237,7 @@ class _Printed:
         if text == "null":
             return None
         if text == "unchanged-toast-datum":
-            return NOT_SAID  # Ours may have it from the old row.
+            return UNKNOWN_VALUE  # Ours may have it from the old row.
         if text.startswith("B'"):
             return _bits(kind, text[2:-1])
         if text.startswith("'"):
@@ -248,7 +248,7 @@ class _Printed:
         while kind in self.domains:
             kind = self.domains[kind]
         if kind == "box[]":
-            return NOT_SAID  # The only one with another mark between its elements.
+            return UNKNOWN_VALUE  # The only one with another mark between its elements.
         if kind.endswith("[]"):
             return _array(text, lambda element: self._shape(kind[:-2], element))
         base = kind.partition("(")[0].strip()

@@ -38,7 +38,7 @@ class ReplicationSlot:
         restart: the log is kept from here on; None when it is lost.
         confirmed: what commits before is not sent any more.
         wal_status: ``reserved``, ``extended``, ``unreserved`` or ``lost``.
-        invalidated: why the server gave it up; told by servers from 17 on.
+        invalidated: why the server gave it up; known from server 17 on.
         holder: who reads from it, for errors.
     """
 
@@ -226,7 +226,7 @@ class HeldSlot:
         active: somebody reads from it now.
         kept_bytes: log that the server keeps for it; None when that is lost.
         wal_status: ``reserved``, ``extended``, ``unreserved`` or ``lost``.
-        idle_since: when its last reader went; told by servers from 17 on.
+        idle_since: when its last reader went; known from server 17 on.
     """
 
     name: str

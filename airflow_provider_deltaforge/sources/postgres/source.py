@@ -1,4 +1,4 @@
-"""What a document says about a PostgreSQL source."""
+"""Settings of a PostgreSQL source."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -217,7 +217,7 @@ def publication_findings(
 
 
 def _bare(table: CapturedTable) -> bool:
-    """Return whether a table has nothing that tells its rows apart in the log."""
+    """Return whether nothing in the log identifies a table's rows."""
     if table.replica_identity == "d":
         return not table.primary_key
     return table.replica_identity == "n"

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 
-class NotSaid:
-    """What another decoder does not say of a value: it is equal to any."""
+class UnknownValue:
+    """Stands for a value that another decoder leaves open; it is equal to any."""
 
     def __repr__(self) -> str:
-        return "(not said)"
+        return "(unknown)"
 
 
-NOT_SAID: Final = NotSaid()
+UNKNOWN_VALUE: Final = UnknownValue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class IndependentChange:
         tx: the source's own name of the transaction: a GTID, an xid; empty without one.
         table: full name.
         op: ``c``, ``u``, ``d``, ``t``; ``ddl`` for a statement; ``?`` for what it could not read.
-        before: the former row by column; a value is JSON-able, a ``Decimal`` or ``NOT_SAID``.
+        before: the former row by column; a value is JSON-able, a ``Decimal`` or ``UNKNOWN_VALUE``.
         after: the new row; None of a delete.
         text: the statement, or why it could not be read.
     """

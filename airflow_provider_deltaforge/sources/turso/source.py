@@ -1,4 +1,4 @@
-"""What a document says about a Turso database or a SQLite file."""
+"""Settings of a source that is a Turso database or a SQLite file."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal

@@ -286,7 +286,7 @@ class Control:
 
     @property
     def address(self) -> str:
-        """Return what tells this pipeline apart from those of the same name in other stores."""
+        """Return what identifies this pipeline among those of the same name in other stores."""
         return f"{getattr(self.store, 'identity', None) or repr(self.store)}/{self.pipeline}"
 
     def listen(self) -> tuple[Progress | None, LastHeard]:

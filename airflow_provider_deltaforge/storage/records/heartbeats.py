@@ -57,7 +57,7 @@ class Heartbeats:
 
         Args:
             where: what was asked; see ``forget``.
-            driver: tells those apart who speak there.
+            driver: the process that speaks there.
             token: another one for each heartbeat.
             asked_s: from ``now``.
         """

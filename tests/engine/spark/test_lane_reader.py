@@ -35,7 +35,7 @@ def _begins(reader):
 
 
 @pytest.mark.parametrize("asked", ["paused", "stopped"])
-def test_what_is_asked_for_between_two_windows_is_said_by_one_more(pipeline, asked):
+def test_what_is_asked_for_between_two_windows_comes_with_one_more(pipeline, asked):
     reader = LaneReader(_job(pipeline), 60)
     assert _begins(reader)
     pipeline.want(asked)

@@ -63,7 +63,7 @@ def test_halves_that_the_row_holds_stay_as_they_are(tried):
         "event['x'.repeat(99) + '\\u{1f600}'] = 1; event.after = {a: 1}",
     ],
 )
-def test_what_is_only_said_is_shown_with_a_mark_in_its_place(tried, code):
+def test_what_is_only_logged_is_shown_with_a_mark_in_its_place(tried, code):
     assert tried(code).rows["after"].to_pylist() == [b'{"a":1}']
 
 

@@ -81,7 +81,7 @@ def test_what_a_returned_object_stands_for(batches, body, expected_origins, expe
     assert done.rows.slice(0, same).to_pylist() == taken.slice(0, same).to_pylist()
 
 
-def test_an_event_from_nothing_has_what_it_says_and_its_neighbours_transaction(start):
+def test_a_new_event_has_its_own_fields_and_its_neighbours_transaction(start):
     worker = start(
         "(e) => [e, { op: 'u', ts_ms: 5, before: null, after: { n: 1 }, tags: ['t'], "
         "source: { db: 'a', schema: 's', table: 'totals' }, __routing: { topic: 'x' } }]"

@@ -71,7 +71,7 @@ class TestAnswers:
         assert str(status) in rejections[0].reason
         assert numbers(endpoint) == [0, 2]
 
-    def test_what_was_refused_before_a_failure_is_told_with_the_rest(self, endpoint, opened):
+    def test_what_was_refused_before_a_failure_is_reported_with_the_rest(self, endpoint, opened):
         endpoint.acts = [422, 503]
         writer, batch = opened(endpoint), rows(endpoint, range(3))
         with pytest.raises(RetryableError):

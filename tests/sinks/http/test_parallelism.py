@@ -77,7 +77,7 @@ def test_a_failure_leaves_no_hole_and_repeats_nothing(endpoint, opened, batch_mo
     assert by_key(endpoint) == in_order(range(100))
 
 
-def test_what_is_refused_is_told_in_order(endpoint, opened):
+def test_what_is_refused_is_reported_in_order(endpoint, opened):
     endpoint.judge = lambda request: 422 if json.loads(request.body)["n"] % 10 == 3 else 204
 
     rejections = opened(endpoint, parallelism=4).write(keyed(endpoint, range(50)))
@@ -86,7 +86,7 @@ def test_what_is_refused_is_told_in_order(endpoint, opened):
     assert sorted(numbers(endpoint)) == [n for n in range(50) if n % 10 != 3]
 
 
-def test_the_error_that_needs_a_person_is_told(endpoint, opened):
+def test_the_error_that_needs_a_person_is_reported(endpoint, opened):
     statuses = {0: 503, 1: 401, 2: 503}
     together = threading.Barrier(3)
 

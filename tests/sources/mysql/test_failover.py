@@ -205,7 +205,7 @@ def test_a_file_and_an_offset_are_no_place_on_another_server(
         source(replica).open(position)
 
 
-def test_servers_are_told_apart_by_their_uuid(servers: tuple[Server, Server]) -> None:
+def test_servers_are_distinguished_by_their_uuid(servers: tuple[Server, Server]) -> None:
     primary, replica = servers
     uuid = str(sql.execute(primary, "SELECT @@server_uuid")[0][0])
     assert source(primary).identity() == {"type": "my_sql", "server_uuid": uuid}

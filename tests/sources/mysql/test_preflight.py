@@ -248,7 +248,7 @@ def test_mysql_logs_its_cascades_unless_its_engine_does_them(mysql_server, tmp_p
     assert named.data["tables"] == ["cascades.child", "cascades.nulled"]
 
 
-def test_tables_whose_changes_the_log_does_not_tell_are_named(mariadb_server):
+def test_tables_whose_changes_the_log_does_not_hold_are_named(mariadb_server):
     fresh_database(
         mariadb_server,
         "untold",

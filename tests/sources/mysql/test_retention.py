@@ -40,7 +40,7 @@ def test_a_log_is_kept_from_its_last_change_on(mysql_server, source):
     assert source.log_retention(start, now_ms - 1_000_000).left_s is None
 
 
-def test_of_a_position_without_a_file_nothing_is_said(source):
+def test_of_a_position_without_a_file_nothing_is_reported(source):
     position = {**source.head(), "file": "binlog.999999"}
     assert source.log_retention(position, 0) is None
     assert source.log_retention({**position, "file": ""}, 0) is None

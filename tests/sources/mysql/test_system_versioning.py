@@ -103,7 +103,7 @@ def test_only_current_rows_arrive(server: Server, form: str) -> None:
 
 
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
-def test_partial_images_of_a_history_are_told_apart(server: Server, image: str) -> None:
+def test_partial_images_of_a_history_are_distinguished(server: Server, image: str) -> None:
     run(server, table("implicit"))
     start = source_of(server, NAME).head()
     run(server, f"SET binlog_row_image = {image}", *CHANGES[:-5])

@@ -60,7 +60,7 @@ def test_a_connection_that_was_used_a_moment_ago_breaks_once(postgres_server, op
     assert answer(kept) == (1,)
 
 
-def test_who_cannot_connect_is_told_and_may_ask_again(postgres_server):
+def test_who_cannot_connect_gets_an_error_and_may_ask_again(postgres_server):
     tries = [RetryableError("away"), connect(postgres_server)]
 
     def open_one():

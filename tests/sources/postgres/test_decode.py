@@ -253,7 +253,7 @@ def test_what_was_dropped_meanwhile_is_decoded_from_the_log_alone(log):
 
 
 @pytest.mark.parametrize("kind", ["doubtful[]", "bits"])
-def test_a_dropped_type_that_the_log_does_not_tell_is_not_guessed(log, kind):
+def test_a_dropped_type_that_the_log_does_not_hold_is_not_guessed(log, kind):
     with pytest.raises(
         TableError, match=r"public\.dropped: types were dropped .* are 'd'"
     ) as error:

@@ -147,7 +147,7 @@ def test_a_reader_is_not_opened_there_either(promotion: Promotion) -> None:
     other.open(begun).close()
 
 
-def test_the_catalog_tells_how_captured_tables_look_now(promotion: Promotion) -> None:
+def test_the_catalog_shows_how_captured_tables_look_now(promotion: Promotion) -> None:
     source = source_of(promotion.primary, DATABASE, tables=("public.t", "public.gone"))
     asked = [TableSchema(DATABASE, "public", name, ()) for name in ("t", "gone", "other")]
     (t, gone) = source.catalog(asked).items()

@@ -156,7 +156,7 @@ def test_json_in_a_message_is_left_as_it_is(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\xff\x00", b"{"])
-def test_anything_else_in_a_message_is_told_in_base64(content: bytes) -> None:
+def test_anything_else_in_a_message_is_shown_in_base64(content: bytes) -> None:
     image = json.loads(LogicalMessage(False, 1, "p", content).image)
     assert list(image) == ["_base64"]
 

@@ -169,7 +169,7 @@ def _fails(reader: readers.PostgresReader) -> None:
         return
 
 
-def test_a_table_created_later_is_published_and_told_where_its_changes_begin(
+def test_a_table_created_later_is_published_with_the_place_where_its_changes_begin(
     postgres_server: Server, database: str
 ) -> None:
     source = source_of(postgres_server, database, tuned(look_s=0.1), tables=("t", "late_%"))
@@ -343,7 +343,7 @@ def reads_through_a_new_publication(server: Server, database: str) -> None:
     assert ids(events(found)) == [0]
 
 
-def test_changes_older_than_their_publication_are_lost_and_said_so(
+def test_changes_older_than_their_publication_are_lost_and_reported(
     postgres_server: Server, database: str
 ) -> None:
     reads_through_a_new_publication(postgres_server, database)

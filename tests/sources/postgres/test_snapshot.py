@@ -78,7 +78,7 @@ def test_ids_name_the_run_the_cut_and_the_key(shop, either):
     assert not set(first) & {event["event_id"] for event in events(copied(source))}
 
 
-def test_a_batch_ends_its_transaction_and_tells_what_its_view_contains(shop, either):
+def test_a_batch_ends_its_transaction_and_knows_what_its_view_contains(shop, either):
     source = shop(
         "CREATE TABLE t (id int PRIMARY KEY)",
         "INSERT INTO t VALUES (1), (2), (3)",

@@ -75,7 +75,7 @@ def test_rows_nobody_captures_count_and_are_left_out(
     assert only["event_id"] == everything[2]["event_id"]
 
 
-def test_truncate_is_told_per_captured_table(postgres_server: Server, database: str) -> None:
+def test_truncate_is_reported_per_captured_table(postgres_server: Server, database: str) -> None:
     fresh_tables = "CREATE TABLE a (id int)", "CREATE TABLE b (id int)"
     execute(postgres_server, *fresh_tables, database=database)
     source = source_of(postgres_server, database, tables=("t", "b"))

@@ -170,7 +170,7 @@ class TestAlterTable:
 
         assert images[:2] == [{"id": 1, "item": "tea", "price": 2.0}, {"id": 2, "price": 5.0}]
 
-    def test_binlog_level_tells_the_statement(self, writer, opened):
+    def test_binlog_level_names_the_statement(self, writer, opened):
         reader = opened(native_cdc={"level": "binlog"})
         writer.run("ALTER TABLE orders ADD COLUMN note TEXT")
         writer.run("CREATE TABLE more (id INTEGER PRIMARY KEY)")

@@ -1,4 +1,4 @@
-"""Table maps: what the log says about a table's columns, and the catalog where it says too little.
+"""Table maps: a table's columns as the log describes them, completed from the catalog.
 
 The parts a log always has are column types and their parameters; ``binlog_row_metadata=FULL``
 adds names, signedness, character sets, labels and the primary key.

@@ -356,7 +356,7 @@ class ChangingTable:
         words = [token.text.lower() for token in tokens if token.text.upper() != "SET"]
         charset = words[0] if words else "default"
         if charset in ("default", "binary"):
-            raise SchemaError("the character set is not said")
+            raise SchemaError("the statement does not name the character set")
         charset = "utf8mb3" if charset == "utf8" else charset
         collation = words[2] if len(words) > 2 and words[1] == "collate" else None
         for place in self._columns:

@@ -155,7 +155,7 @@ class Planner:
 
         Raises:
             RetryableError: the catalog cannot be read now.
-            TableError: nobody can tell how to decode its rows.
+            TableError: how to decode its rows is unknown.
         """
         name = qualified_name(relation.schema, relation.table)
         if not self._matcher.matches(relation.schema, relation.table):
@@ -302,7 +302,7 @@ _DOUBTFUL = frozenset({"bit", "hstore"})
 
 
 def unknown_columns(connection: Any, types: Types, columns: Iterable[RelationColumn]) -> list[str]:
-    """Return the names of the columns whose type neither catalog nor log can tell.
+    """Return the names of the columns whose type neither catalog nor log holds.
 
     The log names the type of each column that has no built-in one; for a domain it names the type
     below it. That is enough for most types that were dropped before their values were read: enums,

@@ -76,7 +76,7 @@ class Housekeeping:
         return found
 
     def _look_at_names(self, connection: Any) -> None:
-        """Find who has taken a captured name: before newcomers, which are published and told."""
+        """Find who has taken a captured name: new tables are published after it."""
         if self._names is None:
             return
         former = self._names.known
@@ -84,7 +84,7 @@ class Housekeeping:
             found = self._names.look(connection)
             end = end_of_log(connection) if found else 0
         except BaseException:
-            self._names.known = former  # Seen, but not told.
+            self._names.known = former  # Seen, but not reported.
             raise
         for name in found:
             log.warning("another table is called %s now; it is copied", name)

@@ -18,7 +18,7 @@ WAL_MESSAGE = "__wal_message"
 
 @dataclass(frozen=True)
 class Prefixes:
-    """What a document says about logical messages.
+    """The settings of logical messages.
 
     Attributes:
         outbox: patterns of prefixes of outbox messages, which come first.

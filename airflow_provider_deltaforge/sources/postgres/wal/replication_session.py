@@ -33,7 +33,7 @@ from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 @dataclass(frozen=True)
 class ReaderSettings:
-    """What a source says about its reader.
+    """What a source's settings mean for its reader.
 
     Attributes:
         source_id: seeds the events' ids.
