@@ -50,7 +50,7 @@ _UNFOLDED_WIDTH = 1_000_000
 def new_console(*, stderr: bool = False) -> Console:
     """Return a console that folds and pads no line, unless it is a terminal or ``COLUMNS`` is set.
 
-    ``grep`` and ``awk`` then see a row of a table in one line.
+    Other programs then read each row of a table as one line.
     """
     # Reasons and names may hold brackets, which are no style then.
     console = Console(stderr=stderr, markup=False)

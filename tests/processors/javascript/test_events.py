@@ -179,7 +179,7 @@ def test_console_is_bounded(start, caplog):
     worker.process(change_rows([change()]))
 
     assert caplog.messages.count("processor js: " + "x" * 1000) == 50
-    assert "processor js said 10 more lines in one call" in caplog.messages
+    assert "processor js logged 10 more lines in one call" in caplog.messages
 
 
 def test_the_text_of_the_shared_columns_is_what_a_slice_holds(start):
