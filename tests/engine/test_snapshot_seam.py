@@ -2,11 +2,13 @@
 
 import json
 from itertools import count
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.engine.catch_up.snapshot_seam import SnapshotSeam, TableCuts
+from airflow_provider_deltaforge.errors import AccessError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
@@ -52,7 +54,7 @@ def batch(*rows, end=None, **flags):
     return ChangeBatch(rows, Positions(), {"tx": last if end is None else end}, "s", 1, **flags)
 
 
-def seam(cuts, upto=(), columns=("id",), ended=None, order=()):
+def seam(cuts, upto=(), columns=("id",), ended=None, order=(), source=SOURCE):
     """Return the seam of a table whose chunks end at ``upto`` and were read at ``cuts``."""
     chunks = []
     for at, cut in enumerate(cuts):
@@ -62,9 +64,9 @@ def seam(cuts, upto=(), columns=("id",), ended=None, order=()):
         if at < len(upto):
             bounds["upto"] = list(upto[at])
         chunks.append((TableChunk(f"{NAME}:{at}", "db", None, "t", bounds), {"tx": cut}))
-    tables = {NAME: TableCuts.of(SOURCE, chunks)}
+    tables = {NAME: TableCuts.of(source, chunks)}
     ended = [] if ended is None else ended
-    return SnapshotSeam(SOURCE, tables, [cut for _, cut in chunks], lambda *end: ended.append(end))
+    return SnapshotSeam(source, tables, [cut for _, cut in chunks], lambda *end: ended.append(end))
 
 
 def left(found):
@@ -156,6 +158,76 @@ def test_of_other_keys_only_what_all_views_contained_is_left_out(upto, key):
     found = left(seam([9, 3], upto=[upto]).without_shown(rows))
 
     assert found == [("u", 4, key), ("u", 6, key)]
+
+
+class Backwards(ScriptedSource):
+    """Its server sorts texts from Z to A, or cannot be asked."""
+
+    asked: ClassVar[list[str]] = []
+    refusal: ClassVar[Exception | None] = None
+
+    def open_snapshot(self):
+        return self
+
+    def close(self):
+        pass
+
+    def chunks_of(self, chunks, keys):
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.extend(key["id"] for key in keys)
+        bounds = [chunk.bounds["upto"][0] for chunk in chunks[:-1]]
+        return [sum(key["id"] < bound for bound in bounds) for key in keys]
+
+
+@pytest.fixture
+def backwards(monkeypatch):
+    monkeypatch.setattr(Backwards, "asked", [])
+    return Backwards(id="s")
+
+
+def test_the_server_says_which_chunk_a_text_is_in(backwards):
+    rows = [change("u", tx, {"id": key}) for tx in (2, 4, 9) for key in ("Z", "N", "B")]
+    joined = seam([9, 3, 6], upto=[("P",), ("D",)], source=backwards)
+
+    found = left(joined.without_shown(batch(*rows)))
+
+    assert found == [("u", 4, {"id": "N"}), ("u", 9, {"id": "N"}), ("u", 9, {"id": "B"})]
+    assert sorted(backwards.asked) == ["B", "N", "Z"]
+
+
+def test_a_text_that_moved_between_chunks_arrives_or_leaves(backwards):
+    rows = batch(
+        change("u", 4, {"id": "N"}, former={"id": "Z"}),
+        change("u", 5, {"id": "Y"}, former={"id": "M"}),
+        change("u", 6, {"id": "Y"}, former={"id": "X"}),
+    )
+
+    found = seam([9, 3], upto=[("P",)], source=backwards).without_shown(rows)
+
+    assert left(found) == [("c", 4, {"id": "N"}), ("d", 5, {"id": "M"})]
+
+
+def test_behind_its_last_view_and_before_its_first_nobody_asks_of_a_table(backwards):
+    joined = seam([9, 3], upto=[("P",)], source=backwards)
+    assert left(joined.without_shown(batch(change("u", 2, {"id": "A"}), end=9))) == []
+    behind = batch(change("u", 10, {"id": "A"}))
+
+    assert joined.without_shown(behind) is behind
+    assert backwards.asked == []
+
+
+def test_where_the_server_cannot_be_asked_everything_follows_from_there_on(backwards, monkeypatch):
+    ended = []
+    joined = seam([9, 3], upto=[("P",)], ended=ended, source=backwards)
+    joined.without_shown(batch(change("u", 4, {"id": "Z"})))
+    monkeypatch.setattr(Backwards, "refusal", AccessError("no"))
+    rows = [batch(change("u", tx, {"id": "Z"})) for tx in (5, 6)]
+
+    assert [left(joined.without_shown(each)) for each in rows] == [
+        [("u", tx, {"id": "Z"})] for tx in (5, 6)
+    ]
+    assert ended == [(NAME, {"tx": 4})]
 
 
 def test_a_row_that_moved_between_chunks_arrives_or_leaves_by_what_is_shown():

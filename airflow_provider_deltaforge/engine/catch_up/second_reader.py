@@ -132,6 +132,7 @@ class SecondReader:
             only=(sink_id,),
         )
         self._reader: LogReader | None = None
+        self._seam: SnapshotSeam | None = None
         self._pump: ReadAhead[RenderedBatch] | None = None
 
     def open(self) -> None:
@@ -153,7 +154,7 @@ class SecondReader:
         tables.begin(reader)
         ahead = self._rendering.ahead(lambda _: True)
         registrar = Registrar(context, registry, self._retry, self._at)
-        seam = SnapshotSeam.of(context, self._at, self._retry)
+        seam = self._seam = SnapshotSeam.of(context, self._at, self._retry)
         self._pump = ReadAhead(
             reader,
             _RejoinBatcher(context.pipeline.spec, self._rejoin_point, self._at),
@@ -183,6 +184,8 @@ class SecondReader:
             elif self._reader is not None:
                 self._reader.close()
         finally:
+            if self._seam is not None:
+                self._seam.close()
             self._rendering.close()
 
 

@@ -14,9 +14,11 @@ the statement must do the same.
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,15 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.columns.value_codes import combinations
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
-from airflow_provider_deltaforge.errors import PositionLostError
+from airflow_provider_deltaforge.errors import DeltaForgeError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX, ChangeBatch, Position
 from airflow_provider_deltaforge.events.table_names import qualified_name
-from airflow_provider_deltaforge.sources.contract import Source, TableChunk
+from airflow_provider_deltaforge.sources.contract import (
+    OrdersKeys,
+    Snapshotter,
+    Source,
+    TableChunk,
+)
 from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 
 _log = logging.getLogger(__name__)
@@ -40,6 +47,12 @@ _ROW_OPS = ("c", "u", "d")
 _INTEGER = "-?(?:[0-9]{1,18}|[1-8][0-9]{18})"
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _UUID_CHARS = 36
+_ASKED_AT_ONCE = 5_000
+_ATTEMPTS, _BETWEEN_S = 5, 1.0
+
+
+class _NotAskedError(Exception):
+    """The server was not asked which chunks rows are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +61,16 @@ class TableCuts:
 
     Attributes:
         common: a cut that the views of all chunks contained.
-        cuts: of the chunks in key order; empty where the chunk of a row is unknown.
-        upto: the last key of each chunk but the last, see ``_sortable``.
+        cuts: of the chunks in key order, empty where the chunk of a row is unknown.
+        chunks: in key order, if only the server can tell it.
+        upto: otherwise the last key of each chunk but the last, see ``_sortable``.
         columns: that the chunks are cut by.
         kinds: of their values, as patterns of their texts.
     """
 
     common: Position
     cuts: Sequence[Position] = ()
+    chunks: Sequence[TableChunk] = ()
     upto: Any = None
     columns: Sequence[str] = ()
     kinds: Sequence[str] = ()
@@ -82,11 +97,11 @@ class TableCuts:
         texts = [[str(key[at]) for key in upto] for at in range(len(columns))]
         pairs = zip(kinds, texts, strict=True)
         if not all(re.fullmatch(kind, text) for kind, column in pairs for text in column):
-            return cls(common)
+            return cls(common, cuts, [chunk for chunk, _ in chunks])
         keys = _sortable(kinds, [pa.array(column) for column in texts])
         if np.any(keys[1:] <= keys[:-1]):  # Not in the order that is known here.
             return cls(common)
-        return cls(common, cuts, keys, columns, kinds)
+        return cls(common, cuts, (), keys, columns, kinds)
 
     def chunk_of(self, keys: pa.Array) -> Any:
         """Return which chunk each key is in, -1 where that is not known; keys are JSON texts."""
@@ -138,6 +153,9 @@ class SnapshotSeam:
         self._ahead = list({json.dumps(cut, sort_keys=True): cut for cut in cuts}.values())
         self._end_table = end_table
         self._left_out = 0
+        self._at: Position | None = None
+        self._asked: Snapshotter | None = None
+        self._left: dict[str, list[Position]] = {}
 
     @classmethod
     def of(
@@ -177,13 +195,21 @@ class SnapshotSeam:
         self._pass(batch.end)
         return batch if rows is batch.rows else replace(batch, rows=rows)
 
+    def close(self) -> None:
+        """Close the connection over which the server is asked; the next question opens another."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.close()
+
     def _pass(self, position: Position) -> None:
         """Note that what follows lies behind a position: no view up to there contained it."""
+        self._at = position
         with suppress(PositionLostError):  # Of another history, which contains none of it either.
             while self._ahead and self._source.covers(position, self._ahead[0]):
                 self._ahead.pop(0)
         if self._tables and not self._ahead:
             self._tables = {}
+            self.close()
             if self._left_out:
                 _log.info("left out %d changes that the snapshot's rows show", self._left_out)
 
@@ -196,10 +222,13 @@ class SnapshotSeam:
         first = 0
         for at in [*np.flatnonzero(~is_row).tolist(), len(codes)]:
             for code in np.unique(codes[first:at]).tolist():
-                cuts = self._tables.get(tables[code] or "")
+                cuts = self._tables.get(name := tables[code] or "")
                 if cuts is not None:
                     mine = first + np.flatnonzero(codes[first:at] == code)
-                    shown[mine], rows = self._rows_shown(cuts, batch, rows, mine)
+                    try:
+                        shown[mine], rows = self._rows_shown(cuts, batch, rows, mine)
+                    except _NotAskedError as error:
+                        self._give_up(name, error)
             if at < len(codes):
                 shown[at] = self._is_statement_shown(batch, at, tables[codes[at]])
             first = at + 1
@@ -213,15 +242,20 @@ class SnapshotSeam:
 
         A row that moved from one chunk to another was deleted in the one and inserted in the other.
         """
-        if not len(cuts.cuts):
+        if not len(cuts.cuts) or self._is_behind(cuts):
             return self._source.visible(cuts.common, batch)[mine], rows
         own = with_former_keys(rows.take(pa.array(mine)))
-        visible = self._visible(cuts, batch, mine, cuts.chunk_of(own["key"]))
+        chunk_of = cuts.chunk_of
+        if cuts.chunks:
+            # Of what all views contained the chunk does not matter.
+            own = _with_keys_of(own, ~self._source.visible(cuts.common, batch)[mine])
+            chunk_of = partial(self._chunk_of, cuts.chunks)
+        visible = self._visible(cuts, batch, mine, chunk_of(own["key"]))
         moved = np.flatnonzero(np.asarray(own["former_key"].is_valid()))
         if not len(moved):
             return visible, rows
         former = own["former_key"].take(pa.array(moved))
-        was_visible = self._visible(cuts, batch, mine[moved], cuts.chunk_of(former))
+        was_visible = self._visible(cuts, batch, mine[moved], chunk_of(former))
         arrives = moved[was_visible & ~visible[moved]]
         leaves = moved[~was_visible & visible[moved]]
         visible[leaves] = False
@@ -231,6 +265,56 @@ class SnapshotSeam:
             keys = own["former_key"].take(pa.array(leaves))
             rows = _replaced(rows, mine[leaves], {"op": "d", "after": None, "key": keys})
         return visible, rows
+
+    def _is_behind(self, cuts: TableCuts) -> bool:
+        """Return whether nobody need be asked of a table any more: its last view is passed."""
+        if not cuts.chunks or self._at is None:
+            return False
+        left = self._left.setdefault(cuts.chunks[0].full_name, [*cuts.cuts])
+        with suppress(PositionLostError):
+            while left and self._source.covers(self._at, left[-1]):
+                left.pop()
+        return not left
+
+    def _chunk_of(self, chunks: Sequence[TableChunk], keys: pa.Array) -> Any:
+        """Return which chunk each key is in, as the server says; -1 where that is not known.
+
+        Raises:
+            _NotAskedError: it was not asked.
+        """
+        distinct = keys.dictionary_encode()
+        # Numbers stay as they are written: a float would lose digits.
+        wanted = [json.loads(text, parse_float=str) for text in distinct.dictionary.to_pylist()]
+        found: list[int] = []
+        for first in range(0, len(wanted), _ASKED_AT_ONCE):
+            found += self._ask(chunks, wanted[first : first + _ASKED_AT_ONCE])
+        codes = np.asarray(distinct.indices.fill_null(len(found)))
+        return np.array([*found, -1], np.int64)[codes]
+
+    def _ask(
+        self, chunks: Sequence[TableChunk], keys: Sequence[Mapping[str, Any]]
+    ) -> Sequence[int]:
+        for attempt in range(_ATTEMPTS):
+            try:
+                if self._asked is None:
+                    self._asked = self._source.open_snapshot()
+                if isinstance(self._asked, OrdersKeys):
+                    return self._asked.chunks_of(chunks, keys)
+                return [-1] * len(keys)
+            except RetryableError as error:
+                if attempt + 1 == _ATTEMPTS:
+                    raise _NotAskedError(str(error)) from error
+                time.sleep(_BETWEEN_S)
+            except DeltaForgeError as error:
+                raise _NotAskedError(str(error)) from error
+        return []
+
+    def _give_up(self, table: str, error: Exception) -> None:
+        """Deliver everything of a table from here on: whoever begins here again does the same."""
+        _log.warning("%s: what its copy shows is delivered again: %s", table, error)
+        if self._at is not None:
+            self._end_table(table, self._at)
+        del self._tables[table]
 
     def _visible(self, cuts: TableCuts, batch: ChangeBatch, places: Any, chunks: Any) -> Any:
         """Return which of a table's rows the views of these chunks contained."""
@@ -300,6 +384,14 @@ def _replaced(rows: pa.RecordBatch, places: Any, values: Mapping[str, Any]) -> p
         others = pa.array([value] * len(places), plain.type) if is_one else value
         plain = pc.replace_with_mask(plain, pa.array(mask), others)
         rows = _set(rows, name, plain.dictionary_encode() if name == "op" else plain)
+    return rows
+
+
+def _with_keys_of(rows: pa.RecordBatch, kept: Any) -> pa.RecordBatch:
+    """Return rows of which only some have keys."""
+    for name in ("key", "former_key"):
+        column = pc.if_else(pa.array(kept), rows[name], pa.scalar(None, rows[name].type))
+        rows = _set(rows, name, column)
     return rows
 
 

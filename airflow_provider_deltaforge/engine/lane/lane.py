@@ -202,6 +202,8 @@ class Lane:
                 self._retry(self._heartbeat.confirm)
                 self._sink_positions.taken_over(error)  # Only a sink has to be.
                 continue
+            finally:
+                opened.seam.close()
             self._retry(lambda: self._tables.stop(stopped, reader))  # noqa: B023 - called here
 
     def _carry(self, opened: OpenLog) -> Outcome:

@@ -88,7 +88,7 @@ def check_key(name: str, planned: Mapping[str, Any], now: Mapping[str, Sequence[
     Raises:
         SchemaError: what the chunks were cut by changed since then.
     """
-    if any(list(planned[part]) != list(values) for part, values in now.items()):
+    if any(list(planned.get(part, ())) != list(values) for part, values in now.items()):
         raise SchemaError(
             f"{name}: the key changed since its chunks were planned; start a new snapshot run"
         )

@@ -16,6 +16,12 @@ _EXACT = (
     *INTEGERS, *BYTES, k.DECIMAL, k.DATE, k.TIME, k.DATETIME, k.TIMESTAMP, k.UUID, k.INET,
 )  # fmt: skip
 
+_ORDERS = {
+    **dict.fromkeys(INTEGERS, "number"), k.DECIMAL: "decimal", k.TIME: "time", k.UUID: "uuid parts",
+    **dict.fromkeys((k.DATE, k.DATETIME, k.TIMESTAMP), "date"),
+    **dict.fromkeys(BYTES, "binary"),
+}  # fmt: skip
+
 
 def chunk_columns(schema: TableSchema) -> list[Column]:
     """Return the leading key columns that can be compared exactly; none means one chunk.
@@ -35,6 +41,19 @@ def chunk_columns(schema: TableSchema) -> list[Column]:
             break
         usable.append(column)
     return usable
+
+
+def cut_by(columns: Sequence[Column]) -> Mapping[str, Sequence[str]]:
+    """Return names of a key's columns, and the order that their values have."""
+    return {"columns": [column.name for column in columns], "order": [*map(_order, columns)]}
+
+
+def _order(column: Column) -> str:
+    """Return what decides which of two values comes first; a longer type is no other order."""
+    kind = BY_NAME[column.data_type].kind
+    if kind == k.TEXT and column.charset not in (None, "binary"):
+        return f"collation {column.collation}"
+    return _ORDERS.get(kind, column.data_type)
 
 
 def select_rows(schema: TableSchema, chunk: TableChunk, columns: str) -> str:

@@ -28,7 +28,12 @@ from airflow_provider_deltaforge.sources.mysql.failover import check_reach
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_count
-from airflow_provider_deltaforge.sources.mysql.snapshot.key_ranges import select_rows
+from airflow_provider_deltaforge.sources.mysql.snapshot import key_order
+from airflow_provider_deltaforge.sources.mysql.snapshot.key_ranges import (
+    chunk_columns,
+    cut_by,
+    select_rows,
+)
 from airflow_provider_deltaforge.sources.mysql.snapshot.table_chunks import plan_table
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_rows_kernel import shape_of
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_stream import (
@@ -108,6 +113,13 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         with self._doing("checking the log"):
             connection, server = self._open()
             _check_kept(connection, server, LogPosition.from_json(position), self._tuning)
+
+    def chunks_of(
+        self, chunks: Sequence[TableChunk], keys: Sequence[Mapping[str, Any]]
+    ) -> Sequence[int]:
+        """Return which of a table's chunks each key is in; see ``OrdersKeys``."""
+        with self._doing("asking which chunks rows are in"):
+            return key_order.chunks_of(self._open()[0], chunks, keys)
 
     def _choose(self, patterns: Sequence[str], where: str | None) -> Mapping[TableName, TableSize]:
         connection, _ = self._open()
@@ -200,7 +212,7 @@ def _check_where(connection: Any, schema: TableSchema, where: str) -> None:
 def _check_bounds(schema: TableSchema, chunk: TableChunk) -> None:
     columns = len(chunk.bounds.get("columns", ()))
     if columns:
-        check_key(schema.full_name, chunk.bounds, {"columns": schema.primary_key[:columns]})
+        check_key(schema.full_name, chunk.bounds, cut_by(chunk_columns(schema)[:columns]))
 
 
 def _check_kept(

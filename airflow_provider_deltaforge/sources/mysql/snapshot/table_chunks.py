@@ -28,6 +28,7 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.key_ranges import (
     BYTES,
     INTEGERS,
     chunk_columns,
+    cut_by,
     literal,
     range_condition,
 )
@@ -63,8 +64,7 @@ def plan_table(
     """
     schema = facts.schema
     columns = chunk_columns(schema) if facts.transactional else []
-    names = [column.name for column in columns]
-    table = TableRange(schema.db, None, schema.table, {"columns": names}, where)
+    table = TableRange(schema.db, None, schema.table, cut_by(columns), where)
     if not columns:
         yield from table.chunks((), facts.rows_estimate)
         return

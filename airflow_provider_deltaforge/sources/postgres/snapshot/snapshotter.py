@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, 
 from airflow_provider_deltaforge.sources.postgres.publication import published_tables
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, server_info
 from airflow_provider_deltaforge.sources.postgres.slots import check_slot, find_slot
+from airflow_provider_deltaforge.sources.postgres.snapshot import key_order
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_out import (
     RowParts,
     copy_out,
@@ -113,6 +114,13 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
             compare(position, server.at(0).as_json())
             slot = find_slot(connection, self._slot)
             check_slot(slot, self._slot, server, WalPosition.from_json(position))
+
+    def chunks_of(
+        self, chunks: Sequence[TableChunk], keys: Sequence[Mapping[str, Any]]
+    ) -> Sequence[int]:
+        """Return which of a table's chunks each key is in; see ``OrdersKeys``."""
+        with self._doing("asking which chunks rows are in"):
+            return key_order.chunks_of(self._open()[0], chunks, keys)
 
     def _choose(
         self, patterns: Sequence[str], where: str | None
