@@ -216,27 +216,6 @@ class Snapshotter(Protocol):
         """Close the connection. Safe to call twice."""
 
 
-@runtime_checkable
-class OrdersKeys(Protocol):
-    """A snapshotter that can ask the server which chunk a key is in."""
-
-    def chunks_of(
-        self, chunks: Sequence[TableChunk], keys: Sequence[Mapping[str, Any]]
-    ) -> Sequence[int]:
-        """Return which of a table's chunks each key is in; -1 where that cannot be told.
-
-        The table itself need not be there any more, or as it was: what counts is the order by
-        which its chunks were planned.
-
-        Args:
-            chunks: all of the table, in key order.
-            keys: values by column, as events have them.
-
-        Raises:
-            RetryableError, AccessError, FatalError: the server was not asked.
-        """
-
-
 class SnapshotSettings(Settings):
     """The copy of rows that were there before the log is followed."""
 

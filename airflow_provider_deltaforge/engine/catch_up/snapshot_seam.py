@@ -32,12 +32,8 @@ from airflow_provider_deltaforge.engine.render.former_keys import with_former_ke
 from airflow_provider_deltaforge.errors import DeltaForgeError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX, ChangeBatch, Position
 from airflow_provider_deltaforge.events.table_names import qualified_name
-from airflow_provider_deltaforge.sources.contract import (
-    OrdersKeys,
-    Snapshotter,
-    Source,
-    TableChunk,
-)
+from airflow_provider_deltaforge.sources.contract import Snapshotter, Source, TableChunk
+from airflow_provider_deltaforge.sources.shared.key_order import OrdersKeys
 from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 
 _log = logging.getLogger(__name__)

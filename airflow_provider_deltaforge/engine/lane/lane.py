@@ -193,7 +193,6 @@ class Lane:
             self._retry(self._sensing.open)
         while True:
             opened = self._retry(self._open)
-            reader = opened.reader
             try:
                 return self._carry(opened)
             except TableError as error:
@@ -202,9 +201,7 @@ class Lane:
                 self._retry(self._heartbeat.confirm)
                 self._sink_positions.taken_over(error)  # Only a sink has to be.
                 continue
-            finally:
-                opened.seam.close()
-            self._retry(lambda: self._tables.stop(stopped, reader))  # noqa: B023 - called here
+            self._retry(lambda: self._tables.stop(stopped, opened.reader))  # noqa: B023 - called here
 
     def _carry(self, opened: OpenLog) -> Outcome:
         spec, reader = self._context.pipeline.spec, opened.reader
@@ -263,6 +260,7 @@ class Lane:
             self._stats.read_by(None)
             self._measured.reads_from(dict)
             pump.close()
+            opened.seam.close()
             copies.close()
             rows.close()
             delivery.close()

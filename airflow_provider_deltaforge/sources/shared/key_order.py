@@ -1,9 +1,31 @@
 """Which chunk a key is in, where only the server can tell which of two keys comes first."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_deltaforge.sources.contract import TableChunk
+
+
+@runtime_checkable
+class OrdersKeys(Protocol):
+    """A snapshotter that can ask the server which chunk a key is in."""
+
+    def chunks_of(
+        self, chunks: Sequence[TableChunk], keys: Sequence[Mapping[str, Any]]
+    ) -> Sequence[int]:
+        """Return which of a table's chunks each key is in; -1 where that cannot be told.
+
+        The table itself need not be there any more, or as it was: what counts is the order by
+        which its chunks were planned.
+
+        Args:
+            chunks: all of the table, in key order.
+            keys: values by column, as events have them.
+
+        Raises:
+            RetryableError, AccessError, FatalError: the server was not asked.
+        """
+
 
 ToText = Callable[[Any], str | None]
 """Returns a key's value, of its JSON, as the server is given it; None of one that it is not."""
