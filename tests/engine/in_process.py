@@ -26,7 +26,7 @@ spec:
   source:
     type: scripted
     config:
-      {{id: {name}-source, transactions: {transactions}, rows: {rows}, keys: 30, {source}
+      {{id: {name}-source, transactions: {transactions}, rows: {rows}, keys: {keys}, {source}
        snapshot: {{mode: {snapshot}, chunk_size: 10}}}}
   batch: {{{batch}max_events: 30, max_ms: 10}}
   processors: [{processors}]
@@ -46,6 +46,7 @@ class InProcess:
     transactions: int = 20
     rows: int = 3
     snapshot: str = "never"
+    keys: int = 30
     source: str = ""
     batch: str = ""
     sinks: tuple[str, ...] = ("out",)
@@ -77,6 +78,7 @@ class InProcess:
             journal=self.journal,
             policy=self.policy,
             snapshot=self.snapshot,
+            keys=self.keys,
             sinks="\n".join(lines),
         )
         pipelines.apply(self.store, self.document)

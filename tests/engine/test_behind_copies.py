@@ -3,6 +3,7 @@
 import threading
 import time
 
+import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
@@ -35,10 +36,40 @@ def test_a_copy_waits_until_the_sink_that_is_behind_has_joined():
     assert lagging(made.store, load(made.document)) == ["side"]
     made.log("side").heal()
     wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
-    running.end()
+    end(made, running)
     assert snapshots.request_state(made.store, made.name, "copy").state == "done"
     assert lagging(made.store, load(made.document)) == []
     assert whole(made, "side", at(made, "side")) == []
+
+
+def test_an_optional_sink_that_goes_away_in_a_copy_holds_up_the_copy_and_not_the_log():
+    made = pipeline(keys=2000)
+    driving = Driving(made)
+    wait_until(lambda: at(made, "main") > 0)
+    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
+
+    def state():
+        return snapshots.request_state(made.store, made.name, "copy")
+
+    wait_until(lambda: state().rows > 0)
+    made.log("side").fail_next(10**6, AWAY)
+    wait_until(lambda: stood(made, "side") == "behind")
+    here = at(made, "main")
+    wait_until(lambda: at(made, "main") > here + 400)
+    assert not state().settled
+    made.log("side").heal()
+    wait_until(lambda: state().settled)
+    made.want("stopped")
+    driving.end()
+
+    assert state().state == "done"
+    for sink in ("main", "side"):
+        last = {}
+        for message in made.log(sink).messages():
+            event = orjson.loads(message.value)
+            number = (event["after"]["tx"], event["after"]["row"])
+            assert number >= last.get(event["after"]["id"], (0, 0))
+            last[event["after"]["id"]] = number
 
 
 def test_a_copy_is_made_without_a_sink_that_was_given_up():

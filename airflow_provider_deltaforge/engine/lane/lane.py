@@ -243,9 +243,7 @@ class Lane:
             delivery.takes_rows,
             self._store,
         )
-        copies = LiveCopies(
-            self._context, self._stats, self._heartbeat, log, lambda: not self._skip_list.any
-        )
+        copies = LiveCopies(self._context, self._stats, self._heartbeat, log, delivery.takes_rows)
         self._watch_retention()
         try:
             delivery.begin(opened.start_positions)
