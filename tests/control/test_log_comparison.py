@@ -64,7 +64,14 @@ def logged(request):
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"CREATE TABLE kinds (id int primary key, {columns})")
         cursor.execute("CREATE TABLE other (id int primary key)")
-        if request.param == "mysql":  # The library's sets of GTIDs know no tags.
+        if request.param == "mysql":
+            # The library does not read this statement, which lies before every place.
+            cursor.execute("CREATE DATABASE IF NOT EXISTS log_elsewhere")
+            cursor.execute("CREATE TABLE IF NOT EXISTS log_elsewhere.t (id int)")
+            cursor.execute("SET binlog_format = STATEMENT")
+            cursor.execute("INSERT INTO log_elsewhere.t VALUES (0)")
+            cursor.execute("SET binlog_format = ROW")
+            # And its sets of GTIDs know no tags.
             cursor.execute("SET gtid_next = 'AUTOMATIC:blue'")
             cursor.execute("CREATE TABLE tagged (id int primary key)")
             cursor.execute("SET gtid_next = 'AUTOMATIC'")

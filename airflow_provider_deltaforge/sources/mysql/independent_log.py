@@ -217,7 +217,8 @@ def _changes(
     is_before = False
     for event in events:
         if isinstance(event, str):
-            yield IndependentChange(gtid, "", "?", text=event)
+            if not is_before:
+                yield IndependentChange(gtid, "", "?", text=event)
         elif (file_number(stream.log_file), stream.log_pos) > (file_number(end.file), end.pos):
             return
         elif isinstance(event, GtidEvent | MariadbGtidEvent | NotImplementedEvent):
