@@ -1,12 +1,18 @@
 """From snapshot to stream under load: each row once, then each later change once.
 
-Writers hammer through the whole hand-over, and the seed draws where the driver is killed in it, if
-at all. The oracle wants nothing lost and, unless a chunk was copied twice, no change that the row's
-copy had shown. What it says of wrong orders, ``tests/oracle/test_verdict.py`` plants.
+- ``hand_over``: writers hammer through the whole hand-over, and the seed draws where the driver is
+  killed in it, if at all. The oracle wants nothing lost, no change that the row's copy had shown
+  and, into Kafka with ``exactly_once``, no row copied twice. Files are at least once: after a kill
+  inside a chunk only losses count.
+- ``orders``: copies and their log, joined as the product does it and in the customary orders, which
+  the same oracle has to find wrong (``seam_orders``).
+- ``readers``: consumers that apply events blindly end equal to the tables at random moments
+  (``blind_readers``).
 """
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +22,14 @@ from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.e2e import pipeline_run, postgres_run, postgres_shop, shop
 from tests.e2e.pipeline_run import PipelineRun, end_drivers
+from tests.engine.exact_run import PLACES
 from tests.engine.scripted_run import kill
+from tests.prove import blind_readers
 from tests.prove.unit import Case, Task, Unit
 from tests.servers.process import Server
 from tests.sources.turso.shop_run import ShopRun
 
-SEEDS = 20
+SEEDS = 10
 SERVERS = ("mysql", "mariadb", "postgres")
 FILES = ("turso native", "turso triggers")
 KILLS = (
@@ -39,20 +47,28 @@ KILLS = (
 _OFTEN = {*KILLS[2:5], *KILLS[7:]}
 """Crash points that a hand-over passes more than once."""
 _REPEATING = {where.value for where in KILLS[2:5] if where}
-"""Killed there, a driver leaves rows of chunks that the next one copies again."""
+"""Killed there, a driver leaves in a file rows of chunks that the next one copies again."""
 _LIMIT_S = 300.0
 _BESIDE_S = 4.0
 
 
 def units(seeds: int) -> list[Unit]:
-    """Return every hand-over."""
-    return [_unit(source, seed) for seed in range(seeds) for source in (*SERVERS, *FILES)]
+    """Return everything that is to be played."""
+    return [
+        unit
+        for seed in range(seeds)
+        for unit in (
+            *(_unit(source, seed) for source in (*SERVERS, *FILES)),
+            *(_orders(source, seed) for source in SERVERS),
+            *(_readers(source, seed) for source in SERVERS),
+        )
+    ]
 
 
 def lacking(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return where no driver of a source was killed."""
     wanted = {(s, str(k and k.value)) for s in (*SERVERS, *FILES) for k in KILLS}
-    shown = {(case["source"], case["kill"]) for case in cases}
+    shown = {(case["source"], case["kill"]) for case in cases if case["part"] == "hand_over"}
     return [f"{source}: killed at {where}" for source, where in sorted(wanted - shown)]
 
 
@@ -75,6 +91,7 @@ def _unit(source: str, seed: int) -> Unit:
     where = KILLS[number % len(KILLS)]
     drawn = random.Random(f"{source}/{seed}")
     case: Case = {
+        "part": "hand_over",
         "source": source,
         "seed": seed,
         "kill": str(where and where.value),
@@ -84,13 +101,41 @@ def _unit(source: str, seed: int) -> Unit:
     on_file = source in FILES
     return Unit(
         area="seams",
-        name=f"{source}/{seed}",
+        name=f"hand_over/{source}/{seed}",
         run=f"{__name__}:run",
         cases=[case],
         kind="file" if on_file else "server",
         seconds=8 if on_file else 20,
         limit_s=_LIMIT_S,
         servers=() if on_file else ("kafka", source),
+    )
+
+
+def _orders(source: str, seed: int) -> Unit:
+    return Unit(
+        area="seams",
+        name=f"orders/{source}/{seed}",
+        run="tests.prove.seam_orders:run",
+        cases=[{"part": "orders", "source": source, "seed": seed}],
+        kind="orders",
+        seconds=25,
+        limit_s=_LIMIT_S,
+        servers=(source,),
+    )
+
+
+def _readers(source: str, seed: int) -> Unit:
+    where, crossing = blind_readers.KILLS[seed % len(blind_readers.KILLS)]
+    case = {"part": "readers", "source": source, "seed": seed}
+    return Unit(
+        area="seams",
+        name=f"readers/{source}/{seed}",
+        run="tests.prove.blind_readers:run",
+        cases=[{**case, "kill": where.value, "crossing": crossing}],
+        kind="readers",
+        seconds=30,
+        limit_s=_LIMIT_S,
+        servers=(*PLACES, source),
     )
 
 
@@ -103,7 +148,8 @@ def _servers(task: Task, case: Case) -> dict[str, Any]:
     name = f"seam_{case['source']}_{case['seed']}"
     opened, writers = _PIPELINES[case["source"]]
     server = task.started[case["source"]]
-    with opened(task.home, server, task.started["kafka"], name, parallel=case["parallel"]) as run:
+    kafka, once = task.started["kafka"], {"exactly_once": True}
+    with opened(task.home, server, kafka, name, parallel=case["parallel"], sink=once) as run:
         with writers(server, name):
             time.sleep(0.5)
             hold = _hold(case)
@@ -116,7 +162,9 @@ def _servers(task: Task, case: Case) -> dict[str, Any]:
             time.sleep(_BESIDE_S)
         run.wait_caught_up()
         code = run.stop(driver)
-        wrong = run.judge(each_row_once=case["kill"] not in _REPEATING)
+        wrong = run.judge(each_row_once=True)
+        copies = Counter(event.key for event in run.seen() if event.name is None)
+        wrong += [f"copied twice: {key}" for key, count in copies.items() if count > 1][:5]
         wrong += [f"the driver ended with {code}"] if code else []
         return {"left_out": _left_out(run), "wrong": wrong}
 
