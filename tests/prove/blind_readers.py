@@ -28,11 +28,11 @@ MOMENTS = 20
 KILLS = (
     (CrashPoint.CHUNK_RENDERED, 2),
     (CrashPoint.CHUNK_WRITTEN, 1),
-    (CrashPoint.CHUNK_WRITTEN, 3),
     (CrashPoint.CHUNK_STORED, 2),
+    (CrashPoint.SINK_WRITTEN, 2),
+    (CrashPoint.CHUNK_WRITTEN, 3),
     (CrashPoint.SNAPSHOT_FINISHED, 1),
     (CrashPoint.BATCH_RENDERED, 3),
-    (CrashPoint.SINK_WRITTEN, 2),
     (CrashPoint.CHECKPOINT_STORED, 2),
 )
 _WHOLE = ("kafka", "redis")
