@@ -1,12 +1,13 @@
-"""``./dev.sh bench [drain|latency|copies|transaction|render|processors|sensing|idle|behind|SINK]``.
+"""``./dev.sh bench [WHAT|SINK]``; without a word ``drain``.
 
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
-a steady writer under default settings; ``copies`` copies a table beside it; ``transaction`` lets
-one transaction of millions of rows pass and watches memory; ``processors`` weighs each processor
-against rendering alone, without any server, and ``sensing`` schema sensing; ``idle`` shows how soon
-a pipeline obeys and what it costs at rest; ``behind`` takes a best-effort sink away for a minute;
-the name of a sink measures its writer beside a bare client.
+a steady writer under default settings; ``copies`` copies a table beside it; ``snapshot`` copies one
+beside the database's own tools; ``transaction`` lets one transaction of millions of rows pass and
+watches memory; ``processors`` weighs each processor against rendering alone, without any server,
+and ``sensing`` schema sensing; ``idle`` shows how soon a pipeline obeys and what it costs at rest;
+``behind`` takes a best-effort sink away for a minute; the name of a sink measures its writer beside
+a bare client.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from benchmarks import (
     processors,
     sensing,
     sinks,
+    snapshot,
     stages,
     transaction,
     whole,
@@ -66,6 +68,7 @@ def main() -> None:
             "idle",
             "behind",
             "exactly_once",
+            "snapshot",
             *sinks.CASES,
         ],
         nargs="?",
@@ -74,7 +77,7 @@ def main() -> None:
     parser.add_argument(
         "--events",
         type=int,
-        help="backlog of drain, 1,000,000 by default; rows of transaction, 5,000,000",
+        help="backlog of drain, rows of snapshot, 1,000,000 by default; of transaction, 5,000,000",
     )
     parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
     parser.add_argument("--source", choices=sorted(_SOURCES), default="mysql")
@@ -96,6 +99,10 @@ def main() -> None:
         master = None if asked.local else "local[2]"
         result |= {"machine": whole.machine(), "engine": f"spark {master}" if master else "process"}
         exactly_once.main(RESULTS, result, asked.events, master)
+        return
+    if asked.what == "snapshot":
+        result |= {"machine": whole.machine(), "engine": "process"}
+        snapshot.main(RESULTS, result, asked.events)
         return
     if asked.what == "behind":
         result |= {"machine": whole.machine(), "engine": "process"}

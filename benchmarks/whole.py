@@ -30,7 +30,7 @@ from tests.sinks.kafka_reader import read_timestamps
 
 TUNED = {"max_events": 16000, "max_ms": 100, "max_inflight": 4}
 _BEFORE_S, _SAMPLE_S = 10.0, 0.25
-_LOCAL = (
+RUN_LOCAL = (
     "import sys; from airflow_provider_deltaforge.engine.driver.local import run_local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
     "sys.exit(run_local(sys.argv[1], StoreLocation.from_environment(), 1))"
@@ -98,7 +98,7 @@ class Pipeline:
     def running(self, master: str | None) -> Iterator[int]:
         """Run the driver; yields its process id."""
         job = LaunchSpec(self.name, 1, "stream_job.py", self.dsn, master or "")
-        line = command(job) if master else [sys.executable, "-c", _LOCAL, self.name]
+        line = command(job) if master else [sys.executable, "-c", RUN_LOCAL, self.name]
         with self.log.open("wb") as log:
             driver = subprocess.Popen(
                 line, env=environment(job), stdout=log, stderr=log, start_new_session=True

@@ -2,10 +2,10 @@
 
 import json
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 
 from airflow_provider_deltaforge.cli.exit_codes import FAILED
@@ -19,8 +19,8 @@ from airflow_provider_deltaforge.cli.options import (
     out,
     pipeline_names,
 )
-from airflow_provider_deltaforge.cli.views import pipeline_details, pipelines_table
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.cli.views import copy_table, pipeline_details, pipelines_table
+from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.status import PipelineStatus, statuses
 from airflow_provider_deltaforge.control.status import status as status_of
@@ -28,6 +28,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 
 _GRACE_MAX_S = 86_400
+_MAY_COPY = ("starting", "snapshotting", "paused", "blocked", "degraded")
 
 
 def status(
@@ -47,14 +48,15 @@ def status(
     with opened(store) as state:
         shown = _look(state, name, backend)
         if as_json:
-            typer.echo(json.dumps([pipeline.as_dict() for pipeline in shown], indent=2))
+            facts = [pipeline.as_dict() | _copying(state, pipeline) for pipeline in shown]
+            typer.echo(json.dumps(facts, indent=2))
         elif watch:
-            with Live(_view(shown, name), console=out, auto_refresh=False) as live:
+            with Live(_view(state, shown, name), console=out, auto_refresh=False) as live:
                 while True:
                     time.sleep(1)
-                    live.update(_view(_look(state, name, backend), name), refresh=True)
+                    live.update(_view(state, _look(state, name, backend), name), refresh=True)
         else:
-            out.print(_view(shown, name))
+            out.print(_view(state, shown, name))
     if any(pipeline.status in {"failed", "lost"} for pipeline in shown):
         raise typer.Exit(FAILED)
 
@@ -114,5 +116,16 @@ def _look(state: Store, name: str | None, backend: LocalBackend) -> list[Pipelin
     return [status_of(state, name, backend)] if name else statuses(state, backend)
 
 
-def _view(shown: list[PipelineStatus], name: str | None) -> RenderableType:
-    return pipeline_details(shown[0]) if name else pipelines_table(shown)
+def _view(state: Store, shown: list[PipelineStatus], name: str | None) -> RenderableType:
+    if name is None:
+        return pipelines_table(shown)
+    copies = [copy_table(progress) for progress in _copying(state, shown[0]).values()]
+    return Group(pipeline_details(shown[0]), *copies)
+
+
+def _copying(state: Store, pipeline: PipelineStatus) -> dict[str, Any]:
+    """Return how far a pipeline's copy is, while there is one."""
+    if pipeline.status not in _MAY_COPY:
+        return {}
+    progress = snapshots.running_copy(state, pipeline.name)
+    return {} if progress is None else {"snapshot": progress}

@@ -25,6 +25,7 @@ from airflow_provider_deltaforge.cli.options import (
     out,
     owner_token,
 )
+from airflow_provider_deltaforge.cli.views import copied_rows, duration_text, size_text
 from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.launch import Backend, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.snapshots import why_not_due
@@ -238,7 +239,7 @@ class _SnapshotCommand:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("chunks, {task.fields[rows]:,} rows"),
+            TextColumn("chunks, {task.fields[rows]} rows, {task.fields[size]}{task.fields[left]}"),
         )
         gone, away = HangDetector(self.pauses.gone_s), False
         with Progress(*columns, console=out) as bars:
@@ -338,10 +339,13 @@ def _counts(state: snapshots.RequestState | None) -> Mapping[str, Any] | None:
 def _draw(bars: Progress, shown: dict[str, TaskID], counts: Mapping[str, Any]) -> None:
     for table, copied in counts.get("tables", {}).items():
         if table not in shown:
-            shown[table] = bars.add_task(table, total=copied["chunks"], rows=0)
+            shown[table] = bars.add_task(table, total=copied["chunks"], rows="", size="", left="")
+        eta_s = copied.get("eta_s")
         bars.update(
             shown[table],
             total=copied["chunks"],
             completed=copied["chunks_done"],
-            rows=copied["rows"],
+            rows=copied_rows(copied),
+            size=size_text(copied.get("bytes", 0)),
+            left=f", {duration_text(eta_s)} left" if eta_s else "",
         )

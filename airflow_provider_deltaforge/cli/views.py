@@ -117,8 +117,8 @@ def pipelines_table(pipelines: Sequence[PipelineStatus]) -> RenderableType:
             pipeline.desired,
             str(pipeline.generation),
             f"{pipeline.events:,}",
-            _duration(None if pipeline.lag_ms is None else pipeline.lag_ms / 1000),
-            _duration(pipeline.heartbeat_age_s, " ago"),
+            duration_text(None if pipeline.lag_ms is None else pipeline.lag_ms / 1000),
+            duration_text(pipeline.heartbeat_age_s, " ago"),
         )
     reasons = [
         Text.assemble("\n", (pipeline.name, "bold"), f": {pipeline.reason}")
@@ -150,6 +150,43 @@ def pipeline_details(pipeline: PipelineStatus) -> RenderableType:
         parts.append(_named("driver", str(pipeline.handle.get("name"))))
         parts.append(Text(f"log       {log}", overflow="fold", no_wrap=False))
     return Group(*parts)
+
+
+def copy_table(progress: Mapping[str, Any]) -> RenderableType:
+    """Return how far a copy is, table by table; ``progress`` is ``Snapshots.progress``."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("\ncopying", "\nchunks", "\nrows", "\nbytes", "\nleft"):
+        table.add_column(title, overflow="fold", justify="left" if "copying" in title else "right")
+    everything = {"all tables": {**progress, "rows_estimate": None}}
+    tables = progress["tables"]
+    for name, copied in {**tables, **(everything if len(tables) > 1 else {})}.items():
+        table.add_row(
+            name,
+            f"{copied['chunks_done']:,}/{copied['chunks']:,}",
+            copied_rows(copied),
+            size_text(copied["bytes"]),
+            duration_text(copied["eta_s"]),
+        )
+    limits = ", ".join(f"{name} {value:,}" for name, value in progress["limits"].items())
+    pace = progress["rows_per_s"]
+    shown = [f"{pace:,} rows/s"] * (pace is not None) + [f"limited by {limits}"] * bool(limits)
+    return Group(table, *([Text("\n" + ", ".join(shown))] if shown else []))
+
+
+def copied_rows(copied: Mapping[str, Any]) -> str:
+    """Return a table's rows, of about how many while there are more."""
+    is_done = copied["chunks_done"] >= copied["chunks"]
+    estimate = None if is_done else copied.get("rows_estimate")
+    return f"{copied['rows']:,}" + (f" of ~{estimate:,}" if estimate else "")
+
+
+def size_text(size: float) -> str:
+    """Return bytes as people read them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
 
 
 def findings_table(findings: Iterable[Finding]) -> RenderableType:
@@ -188,7 +225,7 @@ def _processors(processors: Mapping[str, ProcessorCounts]) -> RenderableType:
         table.add_row(
             name,
             *(f"{count:,}" for count in (entry.events_in, entry.events_out, entry.errors)),
-            _duration(entry.latency.sum_s / calls if calls else None),
+            duration_text(entry.latency.sum_s / calls if calls else None),
             "  ".join(f"{what} {count:,}" for what, count in sorted(entry.counts.items())),
         )
     return table
@@ -203,13 +240,14 @@ def _dead_letters(name: str, dlq: DeadLetterCounts) -> str:
 
 def _cell(key: str, value: Any) -> str:
     if key == "lag_ms":
-        return _duration(None if value is None else value / 1000)
+        return duration_text(None if value is None else value / 1000)
     if key == "bytes" and isinstance(value, int):
         return decimal(value)
     return f"{value:,}" if isinstance(value, int) else str(value or "")
 
 
-def _duration(seconds: float | None, suffix: str = "") -> str:
+def duration_text(seconds: float | None, suffix: str = "") -> str:
+    """Return a duration in the largest unit that it has two of."""
     if seconds is None:
         return ""
     for unit_s, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):

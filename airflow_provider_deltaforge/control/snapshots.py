@@ -267,6 +267,14 @@ def progress(store: Store, name: str) -> Mapping[str, Any] | None:
     return records.progress(run) if run is not None else None
 
 
+def running_copy(store: Store, name: str) -> Mapping[str, Any] | None:
+    """Return how far the copy is that was begun last, its own or one on request; None: none is."""
+    progress = Snapshots(store, name).progress()
+    if progress is None or progress["finished"] or progress["cancelled"]:
+        return None
+    return progress
+
+
 def _open(known: SnapshotRequest, request_id: str, results: SnapshotResults) -> bool:
     """Return whether a request of the record has this id and is still to be served."""
     mine = known.id == request_id and known.cancelled is None

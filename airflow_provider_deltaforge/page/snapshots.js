@@ -3,7 +3,7 @@
 import { h, Fragment, useState } from "./react.js";
 import { Alert, Button, Checkbox, Code, Dialog, Input } from "./kit.js";
 import { pipelinePath, useAnswer, useChange, useClient } from "./client.js";
-import { ago, duration, number, plural } from "./format.js";
+import { ago, bytes, duration, number, plural } from "./format.js";
 import { Answered, Bar, Field, Grid, Muted, Refusal, Row, Section, ShowMore, Stack } from "./parts.js";
 
 const TABLES_SHOWN = 12;
@@ -15,16 +15,16 @@ const share = ({ chunks, chunks_done, rows, rows_estimate }) => {
   return rows_estimate ? Math.min(0.99, rows / rows_estimate) : chunks_done / chunks;
 };
 
-const copied = ({ chunks, chunks_done, rows, rows_estimate }) => {
+const copied = ({ bytes: size, chunks, chunks_done, eta_s, rows, rows_estimate }) => {
   const whole = chunks_done < chunks && rows_estimate ? ` of about ${number(rows_estimate)}` : "";
-  return `${number(rows)}${whole} rows · ${number(chunks_done)} of ${plural(chunks, "chunk")}`;
+  const rest = chunks_done < chunks && eta_s ? ` · about ${duration(eta_s)} left` : "";
+  return `${number(rows)}${whole} rows · ${size ? `${bytes(size)} · ` : ""}${number(chunks_done)} of ${plural(chunks, "chunk")}${rest}`;
 };
 
-const left = (copy, nowMs) => {
-  const part = copy.chunks ? copy.chunks_done / copy.chunks : 1;
-  const seconds = (nowMs - copy.started_at_ms) / 1000;
-  return part > 0.02 && part < 1 ? `, about ${duration((seconds * (1 - part)) / part)} left` : "";
-};
+const limited = ({ limits, rows_per_s: pace }) => [
+  ...(pace ? [`${number(pace)} rows/s`] : []),
+  ...Object.entries(limits ?? {}).map(([name, value]) => `${name} ${number(value)}`),
+].map((words) => `, ${words}`).join("");
 
 // How far the pipeline's own copy is; `status` is the pipeline's.
 export const InitialCopy = ({ copy, status }) => {
@@ -36,10 +36,10 @@ export const InitialCopy = ({ copy, status }) => {
   }
   const copying = status === "snapshotting" && !copy.finished;
   const tables = Object.entries(copy.tables);
-  const word = copy.cancelled ? "cancelled" : copy.finished ? "finished" : copying ? `copying${left(copy, client.now())}` : "not finished";
+  const word = copy.cancelled ? "cancelled" : copy.finished ? "finished" : copying ? `copying${copy.eta_s ? `, about ${duration(copy.eta_s)} left` : ""}` : "not finished";
   return h(Section, { aside: h(Muted, null, `${word}, begun ${ago(copy.started_at_ms, client.now())}`), title: "Initial copy" },
     copy.cancelled && h(Alert, { title: "Cancelled", tone: "warning" }, copy.cancelled),
-    h(Muted, null, `${number(copy.rows)} rows, ${number(copy.chunks_done)} of ${plural(copy.chunks, "chunk")}`),
+    h(Muted, null, `${number(copy.rows)} rows, ${bytes(copy.bytes)}, ${number(copy.chunks_done)} of ${plural(copy.chunks, "chunk")}${copying ? limited(copy) : ""}`),
     tables.slice(0, all ? undefined : TABLES_SHOWN).map(([name, counts]) =>
       h("div", { className: "df-bars", key: name },
         h(Row, { apart: true }, h("span", { className: "df-strong" }, name), h(Muted, null, copied(counts))),

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from airflow_provider_deltaforge.engine.base.runner import CopyPlan
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
@@ -96,7 +97,7 @@ def test_a_copy_that_failed_leaves_no_worker_behind_that_writes(monkeypatch):
     monkeypatch.setattr(pipeline.log(), "write", _first(writing.set, pipeline.log().write))
     other = TableChunk("script.rows:11", "script", None, "rows", {"low": 11, "high": 20})
     job = DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1)
-    copies = LocalRunner().copy(job, "r1", [[[CHUNK], [other]]], 1)
+    copies = LocalRunner().copy(job, "r1", CopyPlan([[[CHUNK], [other]]], 1, 2))
     assert next(copies).outcome.error_class == "spec"
     copies.close()
 

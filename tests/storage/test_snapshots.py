@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.storage.contract import Fence
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.snapshots import (
     PAGE_CHUNKS,
+    ChunkDone,
     SnapshotRecord,
     Snapshots,
 )
@@ -106,8 +107,8 @@ def test_progress_counts_by_table(snapshots, store):
     store.transact(snapshots.begin(_run(), _chunks()))
     store.transact(
         [
-            snapshots.chunk_done("r1", "c0", "shop.a", 7, {}),
-            snapshots.chunk_done("r1", "c1", "shop.a", 4, {}),
+            snapshots.chunk_done("r1", "c0", "shop.a", 7, {}, row_bytes=70),
+            snapshots.chunk_done("r1", "c1", "shop.a", 4, {}, row_bytes=50),
         ]
     )
     assert snapshots.progress() == {
@@ -119,11 +120,42 @@ def test_progress_counts_by_table(snapshots, store):
         "chunks": 3,
         "chunks_done": 2,
         "rows": 11,
+        "bytes": 120,
+        "rows_per_s": None,
+        "eta_s": None,
+        "limits": {},
         "tables": {
-            "shop.a": {"chunks": 2, "chunks_done": 2, "rows": 11, "rows_estimate": 20},
-            "shop.b": {"chunks": 1, "chunks_done": 0, "rows": 0, "rows_estimate": 5},
+            "shop.a": {
+                "chunks": 2,
+                "chunks_done": 2,
+                "rows": 11,
+                "bytes": 120,
+                "rows_estimate": 20,
+                "eta_s": 0,
+            },
+            "shop.b": {
+                "chunks": 1,
+                "chunks_done": 0,
+                "rows": 0,
+                "bytes": 0,
+                "rows_estimate": 5,
+                "eta_s": None,
+            },
         },
     }
+
+
+def test_a_copy_is_told_by_its_pace_since_it_went_on(snapshots, store):
+    run = _run(chunk_count=90, tables={"shop.a": {"chunks": 90, "rows_estimate": 9000}})
+    store.transact(snapshots.begin(run, []))
+    # A chunk a second, then a night's rest, then ten chunks a second.
+    moments = [*range(0, 20_000, 1000), *range(40_000_000, 40_002_000, 100)]
+    for number, moment in enumerate(moments):
+        done = ChunkDone(table="shop.a", rows=100, cut={}, finished_at_ms=moment)
+        store.put(names.SNAPSHOTS, f"orders/done/r1/{number:03d}", done.model_dump_json().encode())
+    progress = snapshots.progress()
+    assert progress["rows_per_s"] == 1000
+    assert progress["eta_s"] == progress["tables"]["shop.a"]["eta_s"] == 5
 
 
 def test_a_finished_run_stays_finished_when_another_begins(snapshots, store):

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
-from airflow_provider_deltaforge.engine.base.runner import ChunkResult
+from airflow_provider_deltaforge.engine.base.runner import ChunkResult, CopyPlan
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.lane.lane import Lane
@@ -23,18 +23,20 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 class LocalRunner:
     """The engine in one process."""
 
-    def copy(
-        self, job: DriverAssignment, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
-    ) -> Iterable[ChunkResult]:
-        """Copy in threads, one per table at a time and one per hand inside it."""
+    def copy(self, job: DriverAssignment, run_id: str, plan: CopyPlan) -> Iterable[ChunkResult]:
+        """Copy in threads, one for each worker of the tables that are copied at the same time."""
+        places = threading.Semaphore(plan.workers)
         results: SimpleQueue[ChunkResult | None] = SimpleQueue()
         over = threading.Event()
 
         def copy_share(chunks: list[TableChunk]) -> None:
-            for copied in copy_chunks(job, run_id, chunks, over.is_set):
-                results.put(copied)
+            with places:
                 if over.is_set():
                     return
+                for copied in copy_chunks(job, run_id, chunks, over.is_set, plan.rate):
+                    results.put(copied)
+                    if over.is_set():
+                        return
 
         def copy_table(workers: list[list[TableChunk]]) -> None:
             try:
@@ -45,10 +47,10 @@ class LocalRunner:
             finally:
                 results.put(None)
 
-        pool = ThreadPoolExecutor(at_once)
+        pool = ThreadPoolExecutor(plan.at_once)
         try:
-            working = [pool.submit(copy_table, workers) for workers in tables]
-            yield from until_done(results, len(tables))
+            working = [pool.submit(copy_table, workers) for workers in plan.tables]
+            yield from until_done(results, len(plan.tables))
         finally:
             over.set()
             pool.shutdown(wait=False, cancel_futures=True)

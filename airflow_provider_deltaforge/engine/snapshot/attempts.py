@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkSt
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, logged
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.restarts import Restarts, wait_while_paused
-from airflow_provider_deltaforge.engine.base.runner import Runner
+from airflow_provider_deltaforge.engine.base.runner import CopyPlan, Runner
 from airflow_provider_deltaforge.engine.base.schema_sensing import LaneSensing
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
@@ -20,7 +20,6 @@ from airflow_provider_deltaforge.engine.read.registrar import lookup, registry_o
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import SINK, CopyErrors
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
-from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
 
@@ -99,8 +98,7 @@ def _copy_all(
 ) -> Outcome:
     settings = context.pipeline.spec.source.snapshot
     plan = run.prepare()
-    workers = settings.max_parallel_chunks if settings.intra_table_parallel else 1
-    tables = [_dealt(chunks, workers) for chunks in plan.remaining.values()]
+    dealt = CopyPlan.of(settings, plan.remaining.values())
     drift = DataDriftCounter(context)
     drift.load()
     stats.data_drift = drift.report
@@ -109,7 +107,7 @@ def _copy_all(
         showing_errors(context, stats),
         _sensing(context, stats) as sensing,
     ):
-        for copied in runner.copy(context.job, plan.run.id, tables, settings.max_parallel_tables):
+        for copied in runner.copy(context.job, plan.run.id, dealt):
             stats.processors.add(copied.processors)
             stats.dead_letters.add(copied.dead_letters)
             stats.measured.add(copied.measured)
@@ -150,11 +148,6 @@ def _kept(context: TaskContext, writes: Sequence[Write]) -> Sequence[Write]:
     if writes:
         context.store.transact(writes, context.fence)
     return writes
-
-
-def _dealt(chunks: list[TableChunk], workers: int) -> list[list[TableChunk]]:
-    """Deal a table's chunks to so many workers."""
-    return [chunks[worker::workers] for worker in range(min(workers, len(chunks)))]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -22,7 +23,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import (
     ProcessorStats,
     SinkCounts,
 )
-from airflow_provider_deltaforge.engine.base.runner import ChunkResult
+from airflow_provider_deltaforge.engine.base.runner import UNLIMITED, ChunkResult, ReadRate
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
@@ -65,6 +66,7 @@ def copy_chunks(
     run_id: str,
     chunks: Iterable[TableChunk],
     over: Callable[[], bool] = lambda: False,
+    rate: ReadRate = UNLIMITED,
 ) -> Iterator[ChunkResult]:
     """Copy chunks one after the other over one set of connections; stop at the first failure.
 
@@ -73,6 +75,7 @@ def copy_chunks(
         run_id: the snapshot run.
         chunks: what to copy.
         over: asked now and then, from another thread, whether to end.
+        rate: how fast to read.
     """
     try:
         context = TaskContext.open(job, renew=False)
@@ -87,7 +90,7 @@ def copy_chunks(
     )
     watcher.watch(job.tuning.listen_s)
     try:
-        copier = _Copier(context, run_id, watcher)
+        copier = _Copier(context, run_id, watcher, rate)
     except Exception as error:  # noqa: BLE001 - as text it would lose its class
         yield ChunkResult("", "", 0, Outcome.of(error))
         watcher.end("finished")
@@ -161,7 +164,11 @@ class _Attempt:
 class _Copier:
     """A chunk is marked done only when every sink holds all of it, together with its cut."""
 
-    def __init__(self, context: TaskContext, run_id: str, watcher: ControlWatcher) -> None:
+    def __init__(
+        self, context: TaskContext, run_id: str, watcher: ControlWatcher, rate: ReadRate
+    ) -> None:
+        self._rate = rate
+        self._begun_s = time.monotonic()
         spec = context.pipeline.spec
         self._run_id = run_id
         self._watcher = watcher
@@ -229,7 +236,7 @@ class _Copier:
 
     def _copy(self, chunk: TableChunk) -> ChunkResult | None:
         """Copy one chunk; return None when asked to end before it was durable."""
-        rows = 0
+        rows = row_bytes = 0
         findings: list[TableFindings] = []
         samples: list[RowSample] = []
         self._dead_letters.begin()  # What a former attempt held comes again.
@@ -261,6 +268,9 @@ class _Copier:
                     name, refused[name]
                 )
             rows += batch.rows.num_rows
+            batch_bytes = batch.rows.column("after").nbytes
+            row_bytes += batch_bytes
+            self._await_rate(batch.rows.num_rows, batch_bytes)
         if attempt is None:  # No source has a chunk without a batch.
             return None
         reach(CrashPoint.CHUNK_WRITTEN)
@@ -273,6 +283,7 @@ class _Copier:
             attempt.cut,
             marks,
             is_single_view=attempt.is_single_view,
+            row_bytes=row_bytes,
         )
         if not self._store([done]):
             return None
@@ -280,6 +291,15 @@ class _Copier:
         return ChunkResult(
             chunk.id, chunk.full_name, rows, taken=taken, findings=findings, samples=samples
         )
+
+    def _await_rate(self, rows: int, row_bytes: int) -> None:
+        """Wait until so many rows may have been read.
+
+        Time that others took, such as a sink, counts; it is not made up for later.
+        """
+        due_s = self._begun_s + self._rate.seconds(rows, row_bytes)
+        self._watcher.ending.wait(max(0.0, due_s - time.monotonic()))
+        self._begun_s = time.monotonic()
 
     def _read(self, chunk: TableChunk) -> Iterator[tuple[ChangeBatch, bool]]:
         """Yield a chunk's batches, and whether they are all that there is.

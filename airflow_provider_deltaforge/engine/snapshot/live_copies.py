@@ -26,6 +26,7 @@ from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.restarts import Restarts
+from airflow_provider_deltaforge.engine.base.runner import CopyPlan, ReadRate
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
@@ -204,16 +205,10 @@ class LiveCopies:
         return self._withdrawn.is_set()
 
     def _copy_all(self, plan: SnapshotPlan, request: SnapshotRequest) -> None:
-        settings = self._source.snapshot
-        workers = settings.max_parallel_chunks if settings.intra_table_parallel else 1
-        shares = [
-            chunks[worker::workers]
-            for chunks in plan.remaining.values()
-            for worker in range(min(workers, len(chunks)))
-        ]
+        dealt = CopyPlan.of(self._source.snapshot, plan.remaining.values())
+        shares = [share for table in dealt.tables for share in table]
         if not shares:
             return
-        at_once = settings.max_parallel_tables * workers
         over = threading.Event()
         with closing(_Renderer(self._context, self._stats, lambda: self.is_over)) as renderer:
             renderer.open()
@@ -221,9 +216,10 @@ class LiveCopies:
             def copy(chunks: Sequence[TableChunk]) -> None:
                 with closing(self._source.open_snapshot()) as snapshotter:
                     for chunk in chunks:
-                        _ChunkJoin(self, plan.run.id, renderer, over).copy(chunk, snapshotter)
+                        joining = _ChunkJoin(self, plan.run.id, renderer, over)
+                        joining.copy(chunk, snapshotter, dealt.rate)
 
-            pool = ThreadPoolExecutor(min(at_once, len(shares)), "copy")
+            pool = ThreadPoolExecutor(min(dealt.workers, len(shares)), "copy")
             try:
                 self._await_all([pool.submit(copy, share) for share in shares], request)
             finally:
@@ -267,8 +263,8 @@ class _ChunkJoin:
         self._copies, self._run_id = copies, run_id
         self._renderer, self._over = renderer, over
 
-    def copy(self, chunk: TableChunk, snapshotter: Snapshotter) -> None:
-        """Read a chunk and wait until every sink holds it.
+    def copy(self, chunk: TableChunk, snapshotter: Snapshotter, rate: ReadRate) -> None:
+        """Read a chunk and wait until every sink holds it, and until the rate allows the next.
 
         Raises:
             CopyEnded: nobody waits for it any more.
@@ -276,14 +272,18 @@ class _ChunkJoin:
         """
         deadline, attempts = time.monotonic() + _SETTLE_S, 0
         while attempts < _ATTEMPTS:
-            window = self._opened(chunk)
+            window, begun_s, is_done = self._opened(chunk), time.monotonic(), False
             try:
                 rows = self._read(window, snapshotter)
-                if rows is not None and self._joins(window, rows):
-                    return
+                is_done = rows is not None and self._joins(window, rows)
                 attempts += rows is not None
             finally:
                 self._copies.log.drop(window)
+            if rows is not None:  # The log does not wait for it any more.
+                due_s = begun_s + rate.seconds(rows.num_rows, rows.column("after").nbytes)
+                self._rest(max(0.0, due_s - time.monotonic()))
+            if is_done:
+                return
             if rows is None and time.monotonic() > deadline:
                 raise RetryableError(
                     f"{chunk.full_name}: for {_SETTLE_S:g} s, no view has shown what the log holds "

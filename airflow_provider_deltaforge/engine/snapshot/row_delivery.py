@@ -104,7 +104,7 @@ class RowDelivery:
     def _give(self, window: CopyWindow, rendered: RenderedRows) -> bool:
         sinks, marks = self._opened()
         taken: dict[str, SinkCounts] = {}
-        rows = 0
+        rows = row_bytes = 0
         mark = None
         if len(rendered.parts) == 1:  # Larger ones are more than a sink takes at once.
             text = json.dumps(dict(window.cut or {}), sort_keys=True)
@@ -119,12 +119,19 @@ class RowDelivery:
                 counts = messages.taken(name, refused)
                 taken[name] = taken.get(name, SinkCounts(0, 0)) + counts
             rows += source.num_rows
+            row_bytes += source.column("after").nbytes
         reach(CrashPoint.CHUNK_WRITTEN)
         if not self._dead_letters.awaits_room():
             return False
         chunk, cut = window.chunk, window.cut or {}
         done = self._records.chunk_done(
-            window.run_id, chunk.id, chunk.full_name, rows, cut, marks.leave()
+            window.run_id,
+            chunk.id,
+            chunk.full_name,
+            rows,
+            cut,
+            marks.leave(),
+            row_bytes=row_bytes,
         )
         self._store([done])
         reach(CrashPoint.CHUNK_STORED)

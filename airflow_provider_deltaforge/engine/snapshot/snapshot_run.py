@@ -195,7 +195,11 @@ class SnapshotRun:
             state,
             started_at_ms=run.started_at_ms if run is not None else None,
             tables={
-                name: {"chunks": counts["chunks_done"], "rows": counts["rows"]}
+                name: {
+                    "chunks": counts["chunks_done"],
+                    "rows": counts["rows"],
+                    "bytes": counts["bytes"],
+                }
                 for name, counts in tables.items()
             },
             **details,
@@ -261,6 +265,7 @@ class SnapshotRun:
             wish=self._request.wish if self._request is not None else None,
             ticket=self._request.ticket if self._request is not None else None,
             fresh_sinks=self._fresh_sinks(),
+            limits=self._source.snapshot.limits(),
         )
         writes = self._records.begin(run, chunks)
         if self._request is None and not self._streamed():

@@ -18,7 +18,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
-from airflow_provider_deltaforge.engine.base.runner import ChunkResult
+from airflow_provider_deltaforge.engine.base.runner import (
+    UNLIMITED,
+    ChunkResult,
+    CopyPlan,
+    ReadRate,
+)
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import (
     await_workers,
@@ -87,27 +92,26 @@ class SparkRunner:
             query.stop()
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def copy(
-        self, job: DriverAssignment, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
-    ) -> Iterable[ChunkResult]:
-        """Copy every table's shares in Spark jobs of their own, ``at_once`` tables at a time."""
+    def copy(self, job: DriverAssignment, run_id: str, plan: CopyPlan) -> Iterable[ChunkResult]:
+        """Copy every worker's share in a Spark job of its own."""
         with jvm_may_die():
-            yield from self._copy(job, run_id, tables, at_once)
+            yield from self._copy(job, run_id, plan)
 
-    def _copy(
-        self, job: DriverAssignment, run_id: str, tables: list[list[list[TableChunk]]], at_once: int
-    ) -> Iterator[ChunkResult]:
+    def _copy(self, job: DriverAssignment, run_id: str, plan: CopyPlan) -> Iterator[ChunkResult]:
+        places, rate = threading.Semaphore(plan.workers), plan.rate
         results: SimpleQueue[ChunkResult | None] = SimpleQueue()
         spark_context = self._spark.sparkContext
         over = threading.Event()
 
         def copy_share(chunks: list[TableChunk]) -> None:
             try:
-                if not over.is_set():
+                with places:
+                    if over.is_set():
+                        return
                     # Partitions of one job would be fetched, and run, two at a time at most.
                     rdd = spark_context.parallelize([chunks], 1)
                     for copied in rdd.mapPartitions(
-                        lambda part: copy_on_executor(job, run_id, part)
+                        lambda part: copy_on_executor(job, run_id, part, rate)
                     ).toLocalIterator():
                         results.put(copied)
             except Exception as error:  # noqa: BLE001 - outcomes are data
@@ -121,10 +125,10 @@ class SparkRunner:
             finally:
                 results.put(None)
 
-        pool = ThreadPoolExecutor(at_once, thread_name_prefix="table")
+        pool = ThreadPoolExecutor(plan.at_once, thread_name_prefix="table")
         try:
-            working = [pool.submit(copy_table, workers) for workers in tables]
-            yield from until_done(results, len(tables))
+            working = [pool.submit(copy_table, workers) for workers in plan.tables]
+            yield from until_done(results, len(plan.tables))
         finally:
             over.set()
             _cancel(spark_context)
@@ -133,7 +137,10 @@ class SparkRunner:
 
 
 def copy_on_executor(
-    job: DriverAssignment, run_id: str, workers: Iterable[list[TableChunk]]
+    job: DriverAssignment,
+    run_id: str,
+    workers: Iterable[list[TableChunk]],
+    rate: ReadRate = UNLIMITED,
 ) -> Iterator[ChunkResult]:
     """Copy chunks in a Spark task, one after another.
 
@@ -141,11 +148,12 @@ def copy_on_executor(
         job: of the snapshot's driver.
         run_id: of the snapshot.
         workers: the task's share, as lists of chunks.
+        rate: how fast the task may read.
     """
     stay_lean()
     logs.configure({"snapshot": run_id})
     for chunks in workers:
-        for copied in copy_chunks(job, run_id, chunks):
+        for copied in copy_chunks(job, run_id, chunks, rate=rate):
             outcome = copied.outcome
             if outcome is not None and not copied.chunk_id:
                 outcome = on_executor(job, outcome)

@@ -6,6 +6,7 @@ goes on at the next chunk. Every write is also available as a ``Write`` for a fe
 """
 
 import json
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -18,6 +19,10 @@ from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Wri
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 
 PAGE_CHUNKS = 500
+PACE_CHUNKS = 200
+"""How many of the latest chunks a copy's pace is told by."""
+PACE_GAP_MS = 600_000
+"""Chunks that end so far apart belong to two attempts."""
 
 
 class SnapshotRecord(Record):
@@ -40,6 +45,8 @@ class SnapshotRecord(Record):
     """Of the request that this run serves; None for the pipeline's own snapshot."""
     fresh_sinks: list[str] = Field(default_factory=list)
     """Sinks that are given all rows of the run, and were given nothing before."""
+    limits: dict[str, int] = Field(default_factory=dict)
+    """What the document limits the copy to, by the setting's name."""
 
 
 class ChunkBegun(Record):
@@ -64,6 +71,40 @@ class ChunkDone(Record):
     """By sink: the mark behind the rows, in those that may come back without them."""
     is_single_view: bool = False
     """The sinks hold the rows of the view at ``cut``, and of no former attempt."""
+    row_bytes: int = 0
+    """Of the rows as JSON, before processors."""
+
+
+class _Pace:
+    """How fast chunks become durable, by the latest of them.
+
+    A copy that was interrupted is not judged by the time that it was not running.
+    """
+
+    def __init__(self) -> None:
+        self._latest: deque[ChunkDone] = deque(maxlen=PACE_CHUNKS)
+
+    def see(self, chunk: ChunkDone) -> None:
+        """Take note of the next chunk that became durable."""
+        if self._latest and chunk.finished_at_ms - self._latest[-1].finished_at_ms > PACE_GAP_MS:
+            self._latest.clear()
+        self._latest.append(chunk)
+
+    @property
+    def rows_per_s(self) -> int | None:
+        """Rows per second; None while fewer than three chunks tell."""
+        if len(self._latest) < 3:
+            return None
+        first, *others = self._latest
+        took_ms = max(1, others[-1].finished_at_ms - first.finished_at_ms)
+        return round(sum(chunk.rows for chunk in others) * 1000 / took_ms)
+
+    def seconds(self, rows: int) -> int | None:
+        """Return how long so many more rows will take; None while that cannot be told."""
+        pace = self.rows_per_s
+        if rows == 0:
+            return 0
+        return round(rows / pace) if pace else None
 
 
 class Snapshots:
@@ -148,7 +189,7 @@ class Snapshots:
         done = self.done(run_id).items()
         return first | {chunk_id: each.cut for chunk_id, each in done if each.is_single_view}
 
-    def chunk_done(
+    def chunk_done(  # noqa: PLR0913 - a record's fields
         self,
         run_id: str,
         chunk_id: str,
@@ -158,6 +199,7 @@ class Snapshots:
         marks: Mapping[str, str] | None = None,
         *,
         is_single_view: bool = False,
+        row_bytes: int = 0,
     ) -> Put:
         """Return the write that marks a chunk durable."""
         done = ChunkDone(
@@ -167,6 +209,7 @@ class Snapshots:
             finished_at_ms=now_ms(),
             marks=dict(marks or {}),
             is_single_view=is_single_view,
+            row_bytes=row_bytes,
         )
         key = f"{self._prefix}done/{run_id}/{chunk_id}"
         return Put(names.SNAPSHOTS, key, done.model_dump_json().encode())
@@ -216,22 +259,34 @@ class Snapshots:
         """Return a run's progress: the latest one's if none is given; None without any.
 
         Returns:
-            ``{"run", "ticket", "finished", "cancelled", "chunks", "chunks_done", "rows",
-            "started_at_ms", "tables": {name: {"chunks", "chunks_done", "rows",
-            "rows_estimate"}}}``.
+            ``{"run", "ticket", "finished", "cancelled", "chunks", "chunks_done", "rows", "bytes",
+            "rows_per_s", "eta_s", "limits", "started_at_ms", "tables": {name: {"chunks",
+            "chunks_done", "rows", "bytes", "rows_estimate", "eta_s"}}}``. Bytes are of rows as
+            JSON; ``eta_s`` is in seconds, None while there is nothing to go by.
         """
         run = run or self._latest()
         if run is None:
             return None
         tables = {
-            name: {**counts, "chunks_done": 0, "rows": 0} for name, counts in run.tables.items()
+            name: {**counts, "chunks_done": 0, "rows": 0, "bytes": 0}
+            for name, counts in run.tables.items()
         }
         done = self.done(run.id)
-        for chunk in done.values():
+        paces: dict[str, _Pace] = {name: _Pace() for name in tables}
+        whole = _Pace()
+        for chunk in sorted(done.values(), key=lambda chunk: chunk.finished_at_ms):
             # A run that an early release planned has names with dots unquoted.
             name = chunk.table if chunk.table in tables else unquoted(chunk.table)
             tables[name]["chunks_done"] += 1
             tables[name]["rows"] += chunk.rows
+            tables[name]["bytes"] += chunk.row_bytes
+            paces[name].see(chunk)
+            whole.see(chunk)
+        left = {
+            name: max(0, counts["rows_estimate"] - counts["rows"])
+            * (counts["chunks_done"] < counts["chunks"])
+            for name, counts in tables.items()
+        }
         return {
             "run": run.id,
             "ticket": run.ticket,
@@ -241,7 +296,14 @@ class Snapshots:
             "chunks": run.chunk_count,
             "chunks_done": len(done),
             "rows": sum(chunk.rows for chunk in done.values()),
-            "tables": tables,
+            "bytes": sum(chunk.row_bytes for chunk in done.values()),
+            "rows_per_s": whole.rows_per_s,
+            "eta_s": whole.seconds(sum(left.values())),
+            "limits": run.limits,
+            "tables": {
+                name: {**counts, "eta_s": paces[name].seconds(left[name])}
+                for name, counts in tables.items()
+            },
         }
 
     def _latest(self) -> SnapshotRecord | None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from airflow_provider_deltaforge.engine.base.runner import CopyPlan
 from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.session import session
 from tests.engine.spark.apart import spark_process
@@ -16,7 +17,7 @@ def copied(place):
     """Copy with ``HANDS`` workers, each of which looks how many are there; return what they say."""
     wanted, patience_s = HANDS, PATIENCE_S
 
-    def meet(job, run_id, hands):
+    def meet(job, run_id, hands, rate):
         """Wait for all hands: taken one after the other, none would ever meet another."""
         import time
         from pathlib import Path
@@ -34,7 +35,7 @@ def copied(place):
     spark = session("hands")
     try:
         hands = [[f"chunk-{number}"] for number in range(HANDS)]
-        return list(runner.SparkRunner(spark).copy(None, "run", [hands], 1))
+        return list(runner.SparkRunner(spark).copy(None, "run", CopyPlan([hands], 1, HANDS)))
     finally:
         spark.stop()
 
