@@ -44,6 +44,7 @@ from tests.servers.process import Server
 
 _ALONE = {"processors": processors, "sensing": sensing}
 _EVENTS = {"transaction": 5_000_000}
+_OTHERS = ("render", "idle", "behind", "exactly_once", "snapshot")
 _WHOLE = ("drain", "latency", "transaction", "copies")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
@@ -60,17 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
     parser.add_argument(
         "what",
-        choices=[
-            *_WHOLE,
-            "render",
-            "processors",
-            "sensing",
-            "idle",
-            "behind",
-            "exactly_once",
-            "snapshot",
-            *sinks.CASES,
-        ],
+        choices=[*_WHOLE, *_ALONE, *_OTHERS, *sinks.CASES],
         nargs="?",
         default="drain",
     )

@@ -95,7 +95,9 @@ def test_a_running_stream_makes_a_copy_and_goes_on(drive):
     done = ended(pipeline)
     goes_on(pipeline)
 
-    assert (done.state, done.copied) == ("done", {"script.rows": {"chunks": 3, "rows": 30}})
+    copied = done.copied["script.rows"]
+    assert (done.state, copied["chunks"], copied["rows"]) == ("done", 3, 30)
+    assert copied["bytes"] > 0
     assert pipeline.control.read().requests == []
     assert pipeline.control.progress().sinks["out"].events > counted
     seen = events(pipeline)

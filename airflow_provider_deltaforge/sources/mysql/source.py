@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.sources.contract import (
     Finding,
     Identity,
     LogReader,
+    SnapshotSettings,
     Snapshotter,
     Source,
 )
@@ -58,6 +59,19 @@ class OutboxTables(Settings):
         return value
 
 
+class MySqlSnapshotSettings(SnapshotSettings):
+    """The copy of rows that were there before the log is followed."""
+
+    dsn: SecretStr | None = None
+    """Address of a replica to read rows from; the log is followed at ``dsn`` of the source. MySQL
+    with GTIDs. TLS is used as with the source."""
+
+    @field_validator("dsn")
+    @classmethod
+    def _readable(cls, value: SecretStr | None) -> SecretStr | None:
+        return None if value is None else _checked(value)
+
+
 class MySqlSource(Source):
     """A MySQL or MariaDB server and the tables to capture."""
 
@@ -70,6 +84,8 @@ class MySqlSource(Source):
     """``mysql://user:password@host:port/database``."""
     tables: list[str] = Field(default_factory=list)
     """Patterns such as ``shop.orders`` or ``shop.*``; empty: every table but the system's."""
+    snapshot: MySqlSnapshotSettings = MySqlSnapshotSettings(mode="never")
+    """The initial copy; none if the block is absent."""
     outbox: OutboxTables | None = None
     """Tables whose inserts are outbox messages."""
     on_undecodable: Literal["stop_table", "halt"] = "stop_table"
@@ -109,12 +125,7 @@ class MySqlSource(Source):
     @field_validator("dsn")
     @classmethod
     def _readable(cls, value: SecretStr) -> SecretStr:
-        if "${" not in value.get_secret_value():
-            try:
-                parse_dsn(value.get_secret_value())
-            except SpecError as error:
-                raise ValueError(str(error).removeprefix("source.dsn: ")) from None
-        return value
+        return _checked(value)
 
     @property
     def replica_id(self) -> int:
@@ -214,16 +225,23 @@ class MySqlSource(Source):
 
     def open_snapshot(self) -> Snapshotter:
         """Connect for reading tables."""
+        from airflow_provider_deltaforge.sources.mysql.snapshot.replica import ReplicaSnapshotter
         from airflow_provider_deltaforge.sources.mysql.snapshot.snapshotter import MySqlSnapshotter
 
-        return MySqlSnapshotter(
-            self.connect,
-            self.matcher,
-            self.id,
-            self.tagging,
-            decimal_numbers=self.decimal == "number",
-            tuning=self.tuning,
-        )
+        tables = (self.matcher, self.id, self.tagging)
+        more: dict[str, Any] = {
+            "decimal_numbers": self.decimal == "number",
+            "tuning": self.tuning,
+        }
+        primary = MySqlSnapshotter(self.connect, *tables, **more)
+        if self.snapshot.dsn is None:
+            return primary
+        return ReplicaSnapshotter(primary, self.connect, self._connect_replica, *tables, **more)
+
+    def _connect_replica(self) -> Any:
+        """Return a new connection to the server that rows are read from."""
+        address = self._address_of(self.snapshot.dsn or self.dsn)
+        return connections.connect(address, self.connect_timeout_s, self.read_timeout_s)
 
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""
@@ -253,8 +271,11 @@ class MySqlSource(Source):
         return contained[batch.rows.column("tx").to_numpy()]
 
     def knows_views(self, position: Position) -> bool:
-        """Return True: by GTIDs, or by places in the log."""
-        return True
+        """Return whether views are the server's own, by GTIDs or by places in its log.
+
+        Of a replica's view it is not known where it lies in this server's log.
+        """
+        return self.snapshot.dsn is None
 
     def is_behind(self, position: Position, cut: Position) -> bool:
         """Return whether everything that a view contained lies before a position of the log."""
@@ -313,6 +334,19 @@ class MySqlSource(Source):
         Raises:
             SpecError: the address cannot be read.
         """
+        return self._address_of(self.dsn)
+
+    def _address_of(self, dsn: SecretStr) -> MySqlDsn:
         return parse_dsn(
-            self.dsn.get_secret_value(), self.ssl_ca, self.ssl_mode, self.ssl_cert, self.ssl_key
+            dsn.get_secret_value(), self.ssl_ca, self.ssl_mode, self.ssl_cert, self.ssl_key
         )
+
+
+def _checked(value: SecretStr) -> SecretStr:
+    """Return an address that can be read, or that a variable stands in."""
+    if "${" not in value.get_secret_value():
+        try:
+            parse_dsn(value.get_secret_value())
+        except SpecError as error:
+            raise ValueError(str(error).removeprefix("source.dsn: ")) from None
+    return value

@@ -19,6 +19,8 @@ class MySqlTuning:
         lock_attempts: so many attempts are made.
         quiet_views: so many views of a chunk are opened until one falls between two commits, and
             half as many of the next chunk each time that none did.
+        replica_s: so long, a copy from a replica waits until that has applied what the source's
+            server has executed.
         sampled_rows: the bounds of a table's chunks are counted out below so many rows, and
             looked for by the server's estimates from there on.
     """
@@ -29,6 +31,7 @@ class MySqlTuning:
     lock_wait_s: int = 3
     lock_attempts: int = 10
     quiet_views: int = 32
+    replica_s: float = 60.0
     sampled_rows: int = 200_000
 
 

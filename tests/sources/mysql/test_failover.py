@@ -1,12 +1,13 @@
 """A second server takes over: ahead, behind, diverged, purged; each ends as it should."""
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.plugins import SOURCES
 from airflow_provider_deltaforge.schemas.drift import deltas
@@ -18,11 +19,12 @@ from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.servers import mysql, sql
 from tests.servers.process import Server
 from tests.sources.failover_run import FailoverRun
+from tests.sources.mysql.reading import fresh_database
 from tests.sources.mysql.stream_reading import batches, rows, source_of, tuned
 from tests.sources.mysql.type_matrix import tables_for
 
 DATABASE = "shop"
-HastySource = tuned(settling_s=0.3)
+HastySource = tuned(settling_s=0.3, replica_s=3.0)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,79 @@ def test_transactions_purged_before_they_were_read_are_named(
     assert f"not read yet: {lost};" in str(refused.value)
     # What was read before the purge is not needed any more.
     source(replica).reach(source(replica).head())
+
+
+def replicated(primary: Server, replica: Server, **settings: Any) -> MySqlSource:
+    """Return a source whose rows are read from the replica."""
+    snapshot = {"mode": "initial", "dsn": replica.dsn(DATABASE)}
+    return source(primary, snapshot=snapshot, **settings)
+
+
+def test_rows_are_read_from_a_replica_once_it_has_applied_the_start(
+    servers: tuple[Server, Server],
+) -> None:
+    primary, replica = servers
+    sql.execute(replica, "STOP REPLICA")
+    write(primary, 1, 2)
+    snapshotter = replicated(primary, replica).open_snapshot()
+    begun = snapshotter.begin()
+    started = threading.Timer(0.7, sql.execute, (replica, "START REPLICA"))
+    started.start()
+    (chunk,) = snapshotter.plan(100)
+    started.join()
+    write(primary, 3)
+    in_step(primary, replica)
+    (batch,) = list(snapshotter.read(chunk, "run"))
+    snapshotter.guard(begun)
+    snapshotter.close()
+    assert seen(batch.rows.to_pylist()) == [("r", f'{{"id":{n}}}') for n in (1, 2, 3)]
+
+    # The log is the primary's, and knows what the replica's view contained.
+    write(primary, 4)
+    reader = source(primary).open(begun)
+    found: list[tuple[bytes, bool]] = []
+    while len(found) < 2:
+        segment = reader.read(1)
+        if segment is not None:
+            changes = reader.decode(segment)
+            keys = [row["key"] for row in changes.rows.to_pylist()]
+            found += zip(keys, source(primary).visible(batch.end, changes).tolist(), strict=True)
+    reader.close()
+    assert found == [(b'{"id":3}', True), (b'{"id":4}', False)]
+    assert not replicated(primary, replica).knows_views(begun)
+
+
+def test_a_replica_that_does_not_follow_is_named_with_what_it_lacks(
+    servers: tuple[Server, Server],
+) -> None:
+    primary, replica = servers
+    sql.execute(replica, "STOP REPLICA")
+    write(primary, 5)
+    snapshotter = replicated(primary, replica).open_snapshot()
+    with pytest.raises(RetryableError, match=r"snapshot\.dsn: the replica has not applied"):
+        list(snapshotter.plan(100))
+    snapshotter.close()
+
+
+def test_a_replica_with_transactions_of_its_own_is_refused(
+    servers: tuple[Server, Server],
+) -> None:
+    primary, replica = servers
+    sql.execute(replica, "CREATE DATABASE IF NOT EXISTS its_own", "DROP DATABASE its_own")
+    snapshotter = replicated(primary, replica).open_snapshot()
+    with pytest.raises(FatalError, match=r"snapshot\.dsn: .* which the source's server has not"):
+        list(snapshotter.plan(100))
+    snapshotter.close()
+
+
+def test_a_replica_of_mariadb_is_refused_by_name(mariadb_server: Server) -> None:
+    fresh_database(mariadb_server, "aside", "CREATE TABLE t (id int primary key)")
+    settings = {"mode": "initial", "dsn": mariadb_server.dsn("aside")}
+    aside = source_of(mariadb_server, "aside", MySqlSource, snapshot=settings)
+    snapshotter = aside.open_snapshot()
+    with pytest.raises(FatalError, match=r"snapshot\.dsn: .* is MariaDB"):
+        list(snapshotter.plan(100))
+    snapshotter.close()
 
 
 def test_a_server_ahead_is_followed_exactly(servers: tuple[Server, Server]) -> None:
