@@ -5,6 +5,8 @@ import threading
 import orjson
 import pytest
 
+from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
@@ -143,6 +145,30 @@ def test_a_processor_that_does_not_return_is_seen(monkeypatch):
     wait_until(lambda: pipeline.control.progress().lag_ms > told.lag_ms)
     returns.set()
     wait_until(lambda: pipeline.checkpoints().load()["out"] == {"tx": 20})
+    wait_until(lambda: pipeline.status()[0] == "running")
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+
+
+def test_a_processor_that_does_not_return_copied_rows_is_seen_as_well(monkeypatch):
+    returns = threading.Event()
+
+    def work(rows):
+        if "r" in rows["op"].to_pylist():
+            returns.wait(PATIENCE_S)
+        return Processed(rows)
+
+    plant(monkeypatch, hangs=work)
+    tuning = Tuning(beat_s=0.05, long_call_s=0.2)
+    pipeline = begun(processors="{type: planted, id: hangs}", tuning=tuning)
+    snapshots.request(pipeline.store, pipeline.name, CopySelection(), "copy", "a test")
+    running = RunningLane(pipeline)
+    wait_until(lambda: pipeline.status()[0] == "blocked")
+    assert pipeline.control.progress().reason == (
+        "the copy beside the stream: rows of script.rows are not rendered yet, the log waits"
+    )
+    returns.set()
+    wait_until(lambda: snapshots.request_state(pipeline.store, pipeline.name, "copy").settled)
     wait_until(lambda: pipeline.status()[0] == "running")
     pipeline.want("stopped")
     assert running.end().why == "stopped"

@@ -1,6 +1,7 @@
 """Gives the rows of a chunk to every sink, between two batches of the log."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -27,6 +28,7 @@ from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 _POLL_S = 0.05
+_COPY = "the copy beside the stream"
 
 Store = Callable[[Sequence[Write]], None]
 """Stores under the lane's fence, with what is set aside."""
@@ -96,9 +98,16 @@ class RowDelivery:
 
     def _rendered(self, window: CopyWindow) -> RenderedRows | None:
         """Wait for the rows, which are chosen and rendered now."""
+        is_late, late_at = False, time.monotonic() + self._context.job.tuning.long_call_s
         while not window.rendered.done() and not self._heartbeat.ending.is_set():
             with suppress(TimeoutError):
                 window.rendered.result(_POLL_S)
+            if not is_late and time.monotonic() > late_at:
+                is_late = True
+                reason = f"rows of {window.chunk.full_name} are not rendered yet, the log waits"
+                self._stats.report_error(_COPY, RetryableError(reason))
+        if is_late:
+            self._stats.report_error(_COPY, None)
         return window.rendered.result(0) if window.rendered.done() else None
 
     def _give(self, window: CopyWindow, rendered: RenderedRows) -> bool:
