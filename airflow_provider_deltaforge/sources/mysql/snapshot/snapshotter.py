@@ -94,6 +94,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         self._decimal_numbers = decimal_numbers
         self._tuning = tuning
         self._views_max = tuning.quiet_views
+        self._locking: Any = None
 
     def begin(self) -> Position:
         """Return the position the stream must start at so that no chunk read later has a gap."""
@@ -148,9 +149,18 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         prepare_session(connection)
         return server_info(connection)
 
+    def _other_session(self) -> Any:
+        """Return a connection beside the one that reads: a view would let go of its own lock."""
+        if self._locking is None:
+            self._locking = self._connect()
+        return self._locking
+
     def _drop(self, connection: Any) -> None:
         # A result that is still on its way must not be drained: only drop the socket.
         connection._force_close()  # noqa: SLF001
+        locking, self._locking = self._locking, None
+        if locking is not None:
+            locking._force_close()  # noqa: SLF001 - with it, its lock
 
     def _driver_errors(self) -> tuple[type[Exception], Callable[[BaseException, str], Exception]]:
         import pymysql
@@ -167,7 +177,9 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         connection, server = self._open()
         for _ in range(VIEW_ATTEMPTS):
             table = (chunk.db, chunk.table)
-            view = open_view(connection, server, table, self._tuning, self._views_max)
+            view = open_view(
+                connection, server, table, self._tuning, self._views_max, self._other_session
+            )
             # Where writers never pause it does not pay to wait for a pause at every chunk.
             is_exact = not view.cut.get("inexact")
             self._views_max = self._tuning.quiet_views if is_exact else max(1, self._views_max // 2)

@@ -11,13 +11,16 @@ C is part of V. How that is made sure differs by server:
   and the transactions around it are delivered once more.
 - MariaDB: the view itself tells its exact place in the log (``binlog_snapshot_file``/``position``).
   ``gtid_binlog_pos`` would be too early: it moves before the engine commits.
-- MySQL without GTIDs: file and offset also move before the engine commits. After reading them a
-  read lock is taken and let go at once on each table: it waits until writers have let go of their
-  metadata locks, which they hold until the engine has committed.
+- MySQL without GTIDs: file and offset also move before the engine commits. Another session takes a
+  read lock on the table: it waits until writers have let go of their metadata locks, which they
+  hold until the engine has committed. Under the lock the view opens and the log's end is read, a
+  few milliseconds together. Of this table the view contains what lies before that place, and
+  nothing else. Where a stream begins, the lock is let go at once.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
@@ -83,6 +86,7 @@ def open_view(
     table: tuple[str, str] | None,
     tuning: MySqlTuning,
     views_max: int = 1,
+    other_session: Callable[[], Any] | None = None,
 ) -> View:
     """Open a view on this connection and return its cut; ``close_view`` ends it.
 
@@ -93,6 +97,7 @@ def open_view(
         tuning: how long to wait for writers; used without GTIDs only.
         views_max: so many are opened at the most until one falls between two commits; used on
             MySQL with GTIDs only. The cut of one that does not is ``inexact``.
+        other_session: returns a connection that may hold a lock; used without GTIDs only.
 
     Raises:
         FatalError: the server ignored the request, or a privilege is missing.
@@ -104,6 +109,12 @@ def open_view(
         cut = _mariadb_cut(connection, server, logged_before)
     elif server.gtids:
         cut = _open_between_commits(connection, server, views_max)
+    elif table is not None and other_session is not None:
+        with _locked(other_session(), *table, tuning):
+            _open(connection)
+            file, offset = log_end(connection)
+        place = LogPosition(file, offset, None, server.uuid).as_json()
+        cut = {**place, "upto": [file, offset]}
     else:
         cut = _settled(connection, server, [table] if table else [], tuning)
         _open(connection)
@@ -201,13 +212,29 @@ def _settled(
 ) -> Position:
     """Return the log's end after every transaction before it on ``tables`` is visible."""
     file, offset = log_end(connection)
-    fetch(connection, f"SET SESSION lock_wait_timeout = {tuning.lock_wait_s}")
     for db, table in tables:
-        _wait_for_writers(connection, db, table, tuning)
+        with _locked(connection, db, table, tuning):
+            pass  # Who had written by then has committed.
     return LogPosition(file, offset, None, server.uuid).as_json()
 
 
-def _wait_for_writers(connection: Any, db: str, table: str, tuning: MySqlTuning) -> None:
+@contextmanager
+def _locked(connection: Any, db: str, table: str, tuning: MySqlTuning) -> Iterator[None]:
+    """Hold a read lock on a table, unless that is gone.
+
+    Raises:
+        FatalError: a privilege is missing.
+        RetryableError: writers did not let go of the table in time.
+    """
+    fetch(connection, f"SET SESSION lock_wait_timeout = {tuning.lock_wait_s}")
+    _lock(connection, db, table, tuning)
+    try:
+        yield
+    finally:
+        fetch(connection, "UNLOCK TABLES")
+
+
+def _lock(connection: Any, db: str, table: str, tuning: MySqlTuning) -> None:
     import pymysql
 
     for attempt in range(tuning.lock_attempts):
@@ -226,7 +253,6 @@ def _wait_for_writers(connection: Any, db: str, table: str, tuning: MySqlTuning)
                 raise
             time.sleep(0.2 * (attempt + 1))
         else:
-            fetch(connection, "UNLOCK TABLES")
             return
     waited_s = tuning.lock_wait_s * tuning.lock_attempts
     raise RetryableError(
