@@ -7,13 +7,18 @@ from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, ask_for_arrivals
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
+from airflow_provider_deltaforge.engine.snapshot.live_copies import needs_the_log_to_wait
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import FencedError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import AppearedTable
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
-from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
+from airflow_provider_deltaforge.storage.records.requests import (
+    SnapshotRequest,
+    SnapshotResults,
+    result_of,
+)
 from airflow_provider_deltaforge.storage.records.tables import TableRecords
 from tests.engine.in_process import InProcess
 from tests.schemas.registered import register
@@ -199,3 +204,19 @@ def test_a_pipeline_that_is_stopped_itself_is_not_called_degraded(pipeline):
     pipeline.want("stopped")
     told = status(pipeline.store, pipeline.name)
     assert (told.words, list(told.stopped_tables)) == ("stopped", ["s.a"])
+
+
+def test_a_copy_of_a_table_that_stops_meanwhile_begins_anew(pipeline):
+    context, watch = watch_of(pipeline)
+    request = SnapshotRequest(id="copy", requested_at_ms=0, by="a test")
+    pipeline.control.update(lambda old: old.model_copy(update={"requests": [request]}))
+    begun = SnapshotRun(context, request, is_live=True).prepare().run
+    assert SnapshotRun(context, request, is_live=True).prepare().run == begun
+
+    watch.begin(Reader())
+    watch._context.pipeline.spec.source.__dict__["on_undecodable"] = "stop_table"
+    watch.stop(TableError("it cannot be decoded", "script.rows"), Reader())
+
+    assert needs_the_log_to_wait(context)
+    again = SnapshotRun(context, request).prepare().run
+    assert (again.id != begun.id, again.tables) == (True, begun.tables)

@@ -35,6 +35,7 @@ from airflow_provider_deltaforge.sources.contract import (
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest, SnapshotResults
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.storage.records.tables import Arrival, TableRecords
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -162,8 +163,13 @@ class TableWatch:
         # It quotes the statement, and that of a remote table holds its password.
         reason = redacted(f"{error}. Its rows are passed over; copy it with: {repair}")
         _log.error("table %s stops alone: %s", error.table, reason)
-        write = self._records.stop(error.table, reason, latest)
-        self._context.store.transact([write], self._context.fence)
+        writes: list[Write] = [self._records.stop(error.table, reason, latest)]
+        copies = Snapshots(self._context.store, self._context.pipeline.name)
+        run = copies.requested()
+        if run is not None and run.is_open and error.table in run.tables:
+            # Its first chunks joined a log from which the table is missing from here on.
+            writes.append(copies.cancel(run, f"{error.table} stopped while it was copied"))
+        self._context.store.transact(writes, self._context.fence)
 
     def watch(self, rows: pa.RecordBatch) -> None:
         """Take note of what delivered statements say of rows without events."""

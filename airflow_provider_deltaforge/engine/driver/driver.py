@@ -287,7 +287,7 @@ def serve(context: TaskContext, runner: Runner, *, is_live: bool = False) -> Out
             return ended
         ask_for_arrivals(replace(context, fence=context.control.held_epoch(context.job.driver)))
         pending = _pending(context)
-        if not pending or (is_live and not needs_the_log_to_wait(context, pending[0])):
+        if not pending or (is_live and not needs_the_log_to_wait(context)):
             return None
         request = pending[0]
         # Without this a driver killed between recording and removing would copy again.

@@ -59,13 +59,12 @@ class CopyEnded(Exception):  # noqa: N818 - not an error: the lane ends, or the 
     """Nothing more is to be copied here."""
 
 
-def needs_the_log_to_wait(context: TaskContext, request: SnapshotRequest) -> bool:
-    """Return whether a copy can only be made while no lane runs.
+def needs_the_log_to_wait(context: TaskContext) -> bool:
+    """Return whether copies can only be made while no lane runs.
 
     Where the source does not say what views contain, or a table has stopped: the lane passes its
     changes over, so that nothing tells which of its rows are out of date.
     """
-    del request
     spec, name = context.pipeline.spec, context.pipeline.name
     if TableRecords(context.store, name).stopped():
         return True
@@ -139,7 +138,7 @@ class LiveCopies:
         if not requests or self._stats.lagging:
             return
         request = requests[0]
-        if needs_the_log_to_wait(self._context, request):
+        if needs_the_log_to_wait(self._context):
             self._heartbeat.end("request")
         elif self.is_ready():
             self._is_busy = True
@@ -178,6 +177,8 @@ class LiveCopies:
         deaths = Restarts()
         self._withdrawn.clear()
         while True:
+            if self.is_over:
+                raise CopyEnded
             try:
                 if self._is_withdrawn(request):
                     return Outcome("cancelled")

@@ -221,7 +221,7 @@ class SnapshotRun:
     def _resumable(self, run: SnapshotRecord) -> bool:
         ticket = self._request.ticket if self._request is not None else None
         same = run.ticket == ticket and (run.wish is None) == (self._request is None)
-        return same and run.finished_at_ms is None and run.cancelled is None
+        return same and run.is_open
 
     def _fresh_sinks(self) -> list[str]:
         """Return the sinks that were given nothing yet, not even rows of a cancelled run."""

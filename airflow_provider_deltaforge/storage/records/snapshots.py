@@ -45,6 +45,11 @@ class SnapshotRecord(Record):
     """Of the request that this run serves; None for the pipeline's own snapshot."""
     fresh_sinks: list[str] = Field(default_factory=list)
     """Sinks that are given all rows of the run, and were given nothing before."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the run goes on where it is."""
+        return self.finished_at_ms is None and self.cancelled is None
     limits: dict[str, int] = Field(default_factory=dict)
     """What the document limits the copy to, by the setting's name."""
 
