@@ -16,7 +16,9 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
         "hooks": [_modules("hooks.deltaforge")],
         "operators": [
-            _modules(*(f"operators.{name}" for name in ("control", "preflight", *_DRIVEN))),
+            _modules(
+                *(f"operators.{name}" for name in ("control", "preflight", "verify", *_DRIVEN))
+            ),
         ],
         "sensors": [_modules("sensors.deltaforge")],
         "triggers": [

@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.api import (
     schemas,
     sensing,
     snapshots,
+    verification,
 )
 from airflow_provider_deltaforge.api.context import ApiContext, visible
 from airflow_provider_deltaforge.api.errors import ApiError
@@ -31,7 +32,10 @@ _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_ROUTERS = (pipelines, operations, history, schemas, sensing, snapshots, dead_letters)
+_ROUTERS = (
+    *(pipelines, operations, history, schemas, sensing, snapshots, dead_letters),
+    verification,
+)
 
 
 def create_app(

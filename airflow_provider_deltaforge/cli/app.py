@@ -26,6 +26,7 @@ from airflow_provider_deltaforge.cli import (
     slots,
     snapshot,
     token,
+    verify,
 )
 from airflow_provider_deltaforge.cli.exit_codes import FAILED, exit_code
 from airflow_provider_deltaforge.cli.options import API_ADDR, LOCAL, METRICS_ADDR, err
@@ -55,6 +56,7 @@ documents.register(app)
 run.register(app)
 serve.register(app)
 snapshot.register(app)
+verify.register(app)
 control.register(app)
 failover.register(app)
 schemas.register(app)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.control import data_drift, snapshots
+from airflow_provider_deltaforge.control import data_drift, snapshots, verification
 from airflow_provider_deltaforge.control.launch import Backend, JobState
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
@@ -133,6 +133,16 @@ def no_drift(tables: tuple[str, ...] = (), since_ms: int = 0) -> Condition:
 def drift_seen(tables: tuple[str, ...] = (), since_ms: int = 0) -> Condition:
     """Return the condition that data drift was seen; see ``no_drift``."""
     return {"kind": "drift_seen", "tables": list(tables), "since_ms": since_ms}
+
+
+def verified(since_ms: int = 0, *, incomplete: bool = False) -> Condition:
+    """Return the condition that a verification found nothing that differs.
+
+    Args:
+        since_ms: only one that ended since then counts, in ms since the epoch.
+        incomplete: one that could not compare everything counts, too.
+    """
+    return {"kind": "verified", "since_ms": since_ms, "incomplete": incomplete}
 
 
 def at_rest() -> Condition:
@@ -285,6 +295,19 @@ def _drift_words(drifted: Sequence[Mapping[str, Any]]) -> str:
     return shown + (f"; and {more} more tables" if more > 0 else "")
 
 
+def _verified(asked: _Condition) -> ConditionResult:
+    found = verification.last_finished(asked.store, asked.pipeline)
+    if found is None or (found.finished_at_ms or 0) < asked.condition["since_ms"]:
+        return ConditionResult.not_yet("no verification has ended since")
+    words = f"verification {found.id}: {verification.in_words(found)}"
+    passes = found.verdict == "equal" or (
+        found.verdict == "incomplete" and asked.condition["incomplete"]
+    )
+    if not passes:
+        return ConditionResult.never(words)
+    return ConditionResult.yes(words, {"id": found.id, "verdict": found.verdict})
+
+
 _KINDS: Mapping[str, Callable[[_Condition], ConditionResult]] = {
     "snapshot_finished": _snapshot_finished,
     "lag_below": _lag_below,
@@ -293,4 +316,5 @@ _KINDS: Mapping[str, Callable[[_Condition], ConditionResult]] = {
     "at_rest": _at_rest,
     "no_drift": _no_drift,
     "drift_seen": _drift_seen,
+    "verified": _verified,
 }

@@ -28,6 +28,7 @@ _OF_POSITIONS = (
     names.GAPS,
     names.SNAPSHOTS,
     names.TABLES,
+    names.VERIFICATIONS,
 )
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.envelopes.columns import (
     rfc3339_texts,
     where_present,
 )
-from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
+from airflow_provider_deltaforge.envelopes.contract import Envelope, EventPaths, Origin
 from airflow_provider_deltaforge.envelopes.native import optional_details
 from airflow_provider_deltaforge.envelopes.shapes import CLOUDEVENTS
 from airflow_provider_deltaforge.events.shapes import Shape
@@ -38,6 +38,7 @@ class CloudEventsEnvelope(Envelope):
         "application/cloudevents-batch+json",
     )
     shape: ClassVar[Shape | None] = CLOUDEVENTS
+    paths: ClassVar[EventPaths | None] = EventPaths(("data",), (("subject",),))
 
     type_prefix: str
     """Begins the ``type`` of every event, by custom a reversed domain name."""

@@ -36,6 +36,21 @@ class Origin:
         return f"deltaforge-{self.version}"
 
 
+@dataclass(frozen=True, slots=True)
+class EventPaths:
+    """Where messages hold the parts of an event, for those who read them back.
+
+    Each is a path of member names, from the message's object inward.
+
+    Attributes:
+        event: the object that holds ``before``, ``after``, ``op``, ``synthetic``, ``unchanged``.
+        table: ``db``, ``schema`` and ``table``, or one path to ``schema.table``.
+    """
+
+    event: tuple[str, ...]
+    table: tuple[tuple[str, ...], ...]
+
+
 class Envelope(PluginSettings):
     """A description that is also the worker: it holds no connection."""
 
@@ -43,6 +58,8 @@ class Envelope(PluginSettings):
     """What one event, and a JSON array of them, are called in ``Content-Type``."""
     splits_key_changes: ClassVar[bool] = False
     """An update that changes the key is a delete and an insert in every sink that has keys."""
+    paths: ClassVar[EventPaths | None] = None
+    """Where each text holds what; messages of an envelope without cannot be verified."""
     shape: ClassVar[Shape | None] = None
     """What each text looks like; encodings that write records refuse an envelope without."""
 

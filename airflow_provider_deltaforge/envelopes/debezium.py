@@ -5,7 +5,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from airflow_provider_deltaforge.envelopes.columns import join
-from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
+from airflow_provider_deltaforge.envelopes.contract import Envelope, EventPaths, Origin
 from airflow_provider_deltaforge.envelopes.native import native_pieces
 from airflow_provider_deltaforge.envelopes.shapes import DEBEZIUM
 from airflow_provider_deltaforge.events.shapes import Shape
@@ -15,6 +15,9 @@ class DebeziumEnvelope(Envelope):
     """``{"schema":null,"payload":EVENT}`` with the native event as payload."""
 
     shape: ClassVar[Shape | None] = DEBEZIUM
+    paths: ClassVar[EventPaths | None] = EventPaths(
+        ("payload",), tuple(("payload", "source", name) for name in ("db", "schema", "table"))
+    )
     splits_key_changes: ClassVar[bool] = True
 
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:

@@ -18,7 +18,7 @@ from airflow_provider_deltaforge.envelopes.columns import (
     spread,
     where_present,
 )
-from airflow_provider_deltaforge.envelopes.contract import Envelope, Origin
+from airflow_provider_deltaforge.envelopes.contract import Envelope, EventPaths, Origin
 from airflow_provider_deltaforge.envelopes.shapes import NATIVE
 from airflow_provider_deltaforge.events.shapes import Shape
 
@@ -27,6 +27,9 @@ class NativeEnvelope(Envelope):
     """``{"before":…,"after":…,"source":{…},"op":…,"ts_ms":…, …}`` without spaces."""
 
     shape: ClassVar[Shape | None] = NATIVE
+    paths: ClassVar[EventPaths | None] = EventPaths(
+        (), (("source", "db"), ("source", "schema"), ("source", "table"))
+    )
 
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:
         """Return each change event as one JSON object."""

@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.control import (
     schemas,
     sensing,
     snapshots,
+    verification,
 )
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
@@ -268,6 +269,10 @@ class DeltaForgeHook(BaseHook):
         replay = self._ask(lambda store: replays.replay(store, pipeline, ticket))
         return None if replay is None else replay.model_dump(exclude={"v"})
 
+    def get_verifications(self, pipeline: str) -> dict[str, Any]:
+        """Return the verification that is running, and the last results, newest first."""
+        return self._ask(lambda store: verification.results(store, pipeline))
+
     async def aget_control(self, pipeline: str) -> ControlRecord | None:
         """Do ``get_control`` without blocking the event loop."""
         return await asyncio.to_thread(self.get_control, pipeline)
@@ -341,6 +346,10 @@ class DeltaForgeHook(BaseHook):
     async def aget_replay(self, pipeline: str, ticket: str) -> dict[str, Any] | None:
         """Do ``get_replay`` without blocking the event loop."""
         return await asyncio.to_thread(self.get_replay, pipeline, ticket)
+
+    async def aget_verifications(self, pipeline: str) -> dict[str, Any]:
+        """Do ``get_verifications`` without blocking the event loop."""
+        return await asyncio.to_thread(self.get_verifications, pipeline)
 
     def pause(self, pipeline: str) -> None:
         """Ask the driver to deliver what it holds and then wait."""

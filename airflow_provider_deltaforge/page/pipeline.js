@@ -12,11 +12,13 @@ import { Overview, Why } from "./overview.js";
 import { Answered, Muted, Row, Stack, Status, ViewLink } from "./parts.js";
 import { Schemas } from "./schemas.js";
 import { Structure } from "./structure.js";
+import { Verification } from "./verification.js";
 import { useView } from "./view.js";
 
 const TABS = [
   { id: "overview", label: "Overview", shows: Overview },
   { id: "copies", label: "Copies", shows: Copies },
+  { id: "verification", label: "Verification", right: "read_rows", shows: Verification },
   { id: "schemas", label: "Schemas", shows: Schemas },
   { id: "structure", label: "Structure and drift", shows: Structure },
   { id: "dead-letters", label: "Dead letters", right: "read_rows", shows: DeadLetters },

@@ -1,4 +1,4 @@
-"""Wait for a snapshot, a lag, a position, a status or data drift.
+"""Wait for a snapshot, a lag, a position, a status, data drift or a verification.
 
 Each sensor looks once on the worker; then it waits in the triggerer (``deferrable``, the default),
 or in the way ``mode`` says. A state store that is away is not an answer, so waiting goes on.
@@ -261,13 +261,39 @@ class DeltaForgeDriftSensor(PipelineSensor):
         return wanted(_words(self.tables), self._since_ms(context))
 
     def _since_ms(self, context: Mapping[str, Any]) -> int:
-        since = self.since
-        if since == "ever":
-            return 0
-        if since == "run":
-            run = context["dag_run"]
-            since = run.start_date or run.run_after
-        return data_drift.since_ms(since.isoformat() if isinstance(since, datetime) else since)
+        return _since_ms(self.since, context)
+
+
+class DeltaForgeVerifySensor(PipelineSensor):
+    """Wait for a verification that somebody runs; fail when it found rows that differ.
+
+    Args:
+        since: only one that ended since then counts: ``run``: since the DAG run began; ``ever``:
+            any; or a time, as a datetime or in ISO 8601.
+        incomplete: succeed, too, when nothing differs but something could not be compared.
+    """
+
+    template_fields: Sequence[str] = (*PipelineSensor.template_fields, "since")
+
+    def __init__(
+        self, *, since: datetime | str = "run", incomplete: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.since = since
+        self.incomplete = incomplete
+
+    def condition(self, context: Mapping[str, Any]) -> Condition:
+        """Return what is waited for."""
+        return conditions.verified(_since_ms(self.since, context), incomplete=self.incomplete)
+
+
+def _since_ms(since: datetime | str, context: Mapping[str, Any]) -> int:
+    if since == "ever":
+        return 0
+    if since == "run":
+        run = context["dag_run"]
+        since = run.start_date or run.run_after
+    return data_drift.since_ms(since.isoformat() if isinstance(since, datetime) else since)
 
 
 def _words(listed: Sequence[str] | str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES, load_object
+from airflow_provider_deltaforge.sinks.reader_contract import SinkReader, VerifySettings
 from airflow_provider_deltaforge.spec.choice import choose, refusal
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 
@@ -366,6 +367,8 @@ class Sink(PluginSettings):
     """``json``, which is also what an absent key means, or ``{type: avro, …}``."""
     filter: SinkFilter | None = None
     """Which events this sink wants; all of them if absent."""
+    verify: VerifySettings | None = None
+    """Verify what a function of yours reads, in place of what this sink holds."""
 
     @field_validator("envelope", mode="before")
     @classmethod
@@ -406,11 +409,12 @@ class Sink(PluginSettings):
     def open(self, pipeline: str) -> SinkWriter:
         """Connect. Called once per lane, on the machine that writes."""
 
-    def open_row_marks(self, pipeline: str) -> RowMarks | None:
-        """Connect for marks of rows; None where they cannot be lost once they are acknowledged.
+    def open_reader(self, pipeline: str) -> SinkReader | None:
+        """Connect for reading back what was written; None where that cannot be done."""
+        return None
 
-        Asked only of a sink that delivers exactly once.
-        """
+    def open_row_marks(self, pipeline: str) -> RowMarks | None:
+        """Connect for marks of rows of an exactly-once sink; None where none can be lost."""
         return None
 
     def without_position(self) -> "Sink":
@@ -422,10 +426,7 @@ class Sink(PluginSettings):
 
     @property
     def holds_position(self) -> bool:
-        """Whether the destination holds the position with the messages, exactly once.
-
-        ``open`` then returns an ``ExactlyOnceWriter``.
-        """
+        """Whether ``open`` returns an ``ExactlyOnceWriter``, which holds the position as well."""
         return False
 
     @property

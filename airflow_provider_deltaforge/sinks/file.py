@@ -29,8 +29,15 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter, WriterClaim, take_lease
+from airflow_provider_deltaforge.sinks.contract import (
+    Sink,
+    SinkWriter,
+    WriterClaim,
+    take_lease,
+)
+from airflow_provider_deltaforge.sinks.file_reader import LineFileReader
 from airflow_provider_deltaforge.sinks.lines import json_lines
+from airflow_provider_deltaforge.sinks.reader_contract import SinkReader
 from airflow_provider_deltaforge.storage.location import JOB
 from airflow_provider_deltaforge.storage.sqlite import files_in_use
 
@@ -271,6 +278,10 @@ class FileSink(Sink):
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer; files are opened when the first message for them comes."""
         return FileWriter(self.id, self.path)
+
+    def open_reader(self, pipeline: str) -> SinkReader:
+        """Return a reader of the files."""
+        return LineFileReader(self.id)
 
 
 class FileWriter:

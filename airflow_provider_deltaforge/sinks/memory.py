@@ -3,13 +3,16 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
+
+import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.reader_contract import HeldMessages, SinkReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,10 @@ class MemorySink(Sink):
         """Return a writer to the named list."""
         return MemoryWriter(memory_log(self.log or self.id))
 
+    def open_reader(self, pipeline: str) -> SinkReader:
+        """Return a reader of the named list."""
+        return MemoryReader(memory_log(self.log or self.id))
+
 
 class MemoryWriter:
     """Writes to one list."""
@@ -163,6 +170,30 @@ class MemoryWriter:
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Store in order; see ``SinkWriter``."""
         return self._log.write(messages) if len(messages) else []
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class MemoryReader:
+    """Reads one list back; see ``SinkReader``."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.notes: list[str] = []
+        self._log = log
+        self._reached: dict[str, int] = {}
+
+    def read(self, topics: Collection[str]) -> Iterator[HeldMessages]:
+        """Yield the messages that were not read before."""
+        held = self._log.messages()
+        for topic in sorted(topics):
+            fresh = held[self._reached.get(topic, 0) :]
+            self._reached[topic] = len(held)
+            mine = [message for message in fresh if message.topic == topic]
+            if mine:
+                keys = pa.array([message.key for message in mine], pa.binary())
+                values = pa.array([message.value for message in mine], pa.binary())
+                yield HeldMessages(topic, 0, keys, values)
 
     def close(self) -> None:
         """Nothing to release."""

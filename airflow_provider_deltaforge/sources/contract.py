@@ -299,6 +299,19 @@ class Source(PluginSettings):
     def open_snapshot(self) -> Snapshotter:
         """Connect for reading tables."""
 
+    def chunk_of_keys(
+        self, chunk: TableChunk, table: TableSchema, keys: Sequence[Mapping[str, Any]]
+    ) -> TableChunk | None:
+        """Return the chunk of certain rows; None if they cannot be read by their keys.
+
+        Args:
+            chunk: any chunk of the table.
+            table: its schema.
+            keys: members of rows' keys in events, none a fraction; some may fit no column.
+        """
+        del chunk, table, keys
+        return None
+
     @abstractmethod
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""

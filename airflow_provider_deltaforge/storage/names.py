@@ -58,11 +58,16 @@ TABLES = "tables"
 TOKENS = "tokens"
 """Key-value map: who may use the REST API, by the hash of the token."""
 
+VERIFICATIONS = "verifications"
+"""Key-value map: results of comparing sinks with their source, and who is comparing. Slots: whose
+turn it is."""
+
 WRITERS = "writers"
 """Key-value map: writers of sinks that have begun and are not known to be closed."""
 
 OF_PIPELINES = (
     *(CHECKPOINTS, CURSORS, DATA_DRIFT, GAPS, HISTORY, JOURNAL, LOGS, SENSING, SNAPSHOTS, TABLES),
+    VERIFICATIONS,
 )
 """Where the keys of the key-value map begin with a pipeline's name."""
 

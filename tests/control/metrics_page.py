@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.control.metrics import (
     sensing,
     sinks,
     sources,
+    verification,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -25,6 +26,7 @@ GROUPS = {
     "Processors and dead letters": processors.ROWS,
     "Schema sensing": sensing.ROWS,
     "Data drift": drift.ROWS,
+    "Verification": verification.ROWS,
 }
 assert sum(map(len, GROUPS.values())) == len(ROWS), "a module of metrics has no heading here"
 

@@ -20,6 +20,7 @@ _OTHER_PROGRAMS = {
         "cat",
         "cp",
         "seq",
+        "echo",
         "tail",
         "curl",
         ".",

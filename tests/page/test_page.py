@@ -19,7 +19,16 @@ from tests.page.browser import PHONE, opened
 from tests.page.fleet import HOSTILE
 from tests.waiting import wait_until
 
-TABS = ("overview", "copies", "schemas", "structure", "dead-letters", "log", "document")
+TABS = (
+    "overview",
+    "copies",
+    "verification",
+    "schemas",
+    "structure",
+    "dead-letters",
+    "log",
+    "document",
+)
 DOCUMENT = """
 apiVersion: deltaforge/v1
 kind: Pipeline

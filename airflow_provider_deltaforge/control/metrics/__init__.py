@@ -18,11 +18,13 @@ from airflow_provider_deltaforge.control.metrics import (
     sensing,
     sinks,
     sources,
+    verification,
 )
 from airflow_provider_deltaforge.control.metrics.metric import PREFIX, MetricRow, Observed, filled
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.measurements import all_measurements, measurements
+from airflow_provider_deltaforge.storage.records.verifications import Verifications
 
 __all__ = [
     "OF_STORE",
@@ -43,6 +45,7 @@ ROWS: tuple[MetricRow, ...] = (
     *processors.ROWS,
     *sensing.ROWS,
     *drift.ROWS,
+    *verification.ROWS,
 )
 """Every metric of pipelines."""
 
@@ -60,9 +63,17 @@ def observe(store: Store, found: Sequence[PipelineStatus]) -> list[Observed]:
         RetryableError: the store is away.
     """
     if len(found) == 1:
-        return [Observed(found[0], measurements(store, found[0].name))]
+        name = found[0].name
+        return [Observed(found[0], measurements(store, name), Verifications(store, name).summary())]
     measured = all_measurements(store) if found else {}
-    return [Observed(present, measured.get(present.name)) for present in found]
+    return [
+        Observed(
+            present,
+            measured.get(present.name),
+            Verifications(store, present.name).summary(),
+        )
+        for present in found
+    ]
 
 
 def without_pushing(observed: Sequence[Observed]) -> list[Observed]:

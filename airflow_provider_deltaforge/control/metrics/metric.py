@@ -25,6 +25,7 @@ from airflow_provider_deltaforge.storage.records.measurements import (
     Measurements,
 )
 from airflow_provider_deltaforge.storage.records.stats import Latency, Sizes, TableCounts
+from airflow_provider_deltaforge.storage.records.verifications import VerificationSummary
 
 PREFIX = "deltaforge_"
 OF_ALL = ("pipeline", "tenant")
@@ -42,10 +43,12 @@ class Observed:
     Attributes:
         status: its status.
         measured: what its driver measures beside; None before the first driver.
+        verified: what the last verification found; None before the first.
     """
 
     status: PipelineStatus
     measured: Measurements | None = None
+    verified: VerificationSummary | None = None
 
     @cached_property
     def counts(self) -> MeasuredCounts:

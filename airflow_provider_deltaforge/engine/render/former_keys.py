@@ -90,17 +90,24 @@ def _changed(before: pa.BinaryArray, key: pa.BinaryArray) -> tuple[Any, pa.Binar
         differs |= order != json_compare_kernel.EQUAL
         known &= (was.starts >= 0) & (now.starts >= 0) & ~unsent
     moved = np.flatnonzero(differs & known)
-    return moved, _keys(before, names, old, moved)
+    return moved, key_texts(before, names, old, moved)
 
 
-def _keys(
-    before: pa.BinaryArray, names: Sequence[str], old: Sequence[json_fields.Spans], moved: Any
+def key_texts(
+    images: pa.BinaryArray, names: Sequence[str], places: Sequence[json_fields.Spans], rows: Any
 ) -> pa.BinaryArray:
-    """Return keys as sources write them, with the values of old images."""
-    if not len(moved):
+    """Return keys as sources write them, with values of row images.
+
+    Args:
+        images: row images.
+        names: the columns of the key.
+        places: for each of them, where its value is in each image.
+        rows: int array, of which images.
+    """
+    if not len(rows):
         return pa.array([], pa.binary())
     pieces: list[Any] = []
-    for at, (name, places) in enumerate(zip(names, old, strict=True)):
+    for at, (name, spans) in enumerate(zip(names, places, strict=True)):
         pieces += [b"{" if at == 0 else b",", orjson.dumps(name) + b":"]
-        pieces.append(json_fields.values(before, places).take(pa.array(moved)))
+        pieces.append(json_fields.values(images, spans).take(pa.array(rows)))
     return pc.binary_join_element_wise(*pieces, b"}", b"")

@@ -139,6 +139,11 @@ class Renderer:
             messages = self._with_tombstones(messages, pc.equal(rows["op"].cast(pa.utf8()), "d"))
         return messages, rejections + unwritten
 
+    def topics(self, rows: pa.RecordBatch) -> pa.DictionaryArray:
+        """Return where each of a batch's events goes; empty for one that cannot be placed."""
+        choices = self._destination.choices(TemplateFields(rows, self._origin))
+        return _Routing(rows["routing"]).topics(choices)
+
     def _encoded(
         self, messages: Messages, bodies: Bodies
     ) -> tuple[Messages, pa.RecordBatch, list[Rejection]]:

@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt, SecretStr, field_validator, model_valid
 
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
 from airflow_provider_deltaforge.sinks.kafka.topics import NewTopics
+from airflow_provider_deltaforge.sinks.reader_contract import SinkReader
 from airflow_provider_deltaforge.spec.choice import refusal
 
 _FOLDER = "airflow_provider_deltaforge.sinks.kafka"
@@ -132,6 +133,11 @@ class KafkaSink(Sink):
             place = "once:KafkaOnceWriter" if self.exactly_once else "once:KafkaTransactionWriter"
         writer: SinkWriter = self._connected(f"{_FOLDER}.{place}", pipeline, "kafka")
         return writer
+
+    def open_reader(self, pipeline: str) -> SinkReader:
+        """Connect for reading topics back."""
+        reader: SinkReader = self._connected(f"{_FOLDER}.reader:KafkaReader", pipeline, "kafka")
+        return reader
 
 
 def is_secret(key: str) -> bool:

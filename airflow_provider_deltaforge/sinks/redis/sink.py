@@ -15,6 +15,7 @@ from pydantic import (
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.reader_contract import SinkReader
 from airflow_provider_deltaforge.sinks.redis.address import Address, parse
 from airflow_provider_deltaforge.sinks.redis.slots import tag_of
 from airflow_provider_deltaforge.spec.choice import refusal
@@ -139,6 +140,11 @@ class RedisSink(Sink):
         """Connect for marks of rows."""
         marks: RowMarks = self._connected(f"{_FOLDER}.row_marks:RedisRowMarks", pipeline, "redis")
         return marks
+
+    def open_reader(self, pipeline: str) -> SinkReader:
+        """Connect for reading streams back."""
+        reader: SinkReader = self._connected(f"{_FOLDER}.reader:RedisReader", pipeline, "redis")
+        return reader
 
     def open(self, pipeline: str) -> SinkWriter:
         """Connect; a server that is away is left to the first write.

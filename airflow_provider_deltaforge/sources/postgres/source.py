@@ -18,6 +18,7 @@ from airflow_provider_deltaforge.sources.contract import (
     NamedTables,
     Snapshotter,
     Source,
+    TableChunk,
 )
 from airflow_provider_deltaforge.sources.postgres import connection as connections
 from airflow_provider_deltaforge.sources.postgres import positions
@@ -220,6 +221,14 @@ class PostgresSource(Source):
         from airflow_provider_deltaforge.sources.postgres.precompile import precompile
 
         precompile()
+
+    def chunk_of_keys(
+        self, chunk: TableChunk, table: TableSchema, keys: Sequence[Mapping[str, Any]]
+    ) -> TableChunk | None:
+        """Return the chunk of the rows with these keys."""
+        from airflow_provider_deltaforge.sources.postgres.keys import chunk_of_keys
+
+        return chunk_of_keys(chunk, table, keys)
 
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""

@@ -1,6 +1,6 @@
 """Settings of a source that is a Turso database or a SQLite file."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator
@@ -10,7 +10,13 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.sources.contract import Finding, LogReader, Snapshotter, Source
+from airflow_provider_deltaforge.sources.contract import (
+    Finding,
+    LogReader,
+    Snapshotter,
+    Source,
+    TableChunk,
+)
 from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.sources.turso import positions
 from airflow_provider_deltaforge.sources.turso.files import file_of
@@ -120,6 +126,14 @@ class TursoSource(Source):
         from airflow_provider_deltaforge.sources.shared.precompile import precompile_row_ids
 
         precompile_row_ids()
+
+    def chunk_of_keys(
+        self, chunk: TableChunk, table: TableSchema, keys: Sequence[Mapping[str, Any]]
+    ) -> TableChunk | None:
+        """Return the chunk of the rows with these keys."""
+        from airflow_provider_deltaforge.sources.turso.keys import chunk_of_keys
+
+        return chunk_of_keys(chunk, table, keys)
 
     def compare(self, left: Position, right: Position) -> int:
         """Return -1, 0 or 1 as ``left`` lies before, at or after ``right``."""

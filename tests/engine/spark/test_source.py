@@ -16,10 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_deltaforge.engine.spark.frontier import BatchLimit, Frontier, between
 from airflow_provider_deltaforge.engine.spark.source import register
+from airflow_provider_deltaforge.engine.spark.table_reader import rows
+from airflow_provider_deltaforge.engine.verify.sink_rows import TableRequest
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
@@ -310,3 +314,19 @@ def test_a_first_batch_that_is_run_again_behind_its_end_loses_nothing():
     (part,) = second.partitions(pinned, end)
     assert part.value[0] == json.loads(begun["position"])
     assert sum(batch.num_rows for batch in second.read(part)) == 9
+
+
+def test_a_table_that_consumers_fill_can_be_verified(spark, tmp_path):
+    """The reader for ``verify.reader``: rows in Arrow, of columns that events have."""
+    found = pa.table({"id": [1, 2, 3], "total": [0.1, 1e30, None], "loaded": ["x", "x", "x"]})
+    (tmp_path / "orders").mkdir()
+    pq.write_table(found, tmp_path / "orders" / "part.parquet")
+    request = TableRequest("orders", "lake", "shop.orders", "shop", None, "orders", ("id",))
+    select = ["id", "CAST(total AS STRING) AS total"]
+    batches = list(rows(request, path=f"{tmp_path}/{{name}}", select=select, json=["total"]))
+    whole = pa.Table.from_batches(batches)
+    assert whole.column("id").to_pylist() == [1, 2, 3]
+    assert whole.column("total").to_pylist() == ["0.1", "1.0E30", None]
+    assert whole.schema.field("total").metadata == {b"json": b"true"}
+    with pytest.raises(SpecError, match="either `table` or `path`"):
+        next(rows(request))
