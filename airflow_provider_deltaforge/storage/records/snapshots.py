@@ -50,6 +50,7 @@ class SnapshotRecord(Record):
     def is_open(self) -> bool:
         """Return whether the run goes on where it is."""
         return self.finished_at_ms is None and self.cancelled is None
+
     limits: dict[str, int] = Field(default_factory=dict)
     """What the document limits the copy to, by the setting's name."""
 
