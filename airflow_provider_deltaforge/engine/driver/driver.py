@@ -287,11 +287,14 @@ def serve(context: TaskContext, runner: Runner, *, is_live: bool = False) -> Out
             return ended
         ask_for_arrivals(replace(context, fence=context.control.held_epoch(context.job.driver)))
         pending = _pending(context)
-        if not pending or (is_live and not needs_the_log_to_wait(context)):
+        if not pending:
             return None
         request = pending[0]
         # Without this a driver killed between recording and removing would copy again.
         if results.of(request.ticket) is None:
+            is_wanted = request.cancelled is None
+            if is_live and is_wanted and not needs_the_log_to_wait(context):
+                return None
             ended = _serve_one(context, runner, request)
             if ended is not None:
                 return ended

@@ -138,9 +138,9 @@ class LiveCopies:
         if not requests or self._stats.lagging:
             return
         request = requests[0]
-        if needs_the_log_to_wait(self._context):
+        if request.cancelled is None and needs_the_log_to_wait(self._context):
             self._heartbeat.end("request")
-        elif self.is_ready():
+        elif request.cancelled is not None or self.is_ready():
             self._is_busy = True
             try:
                 self._serve(request)
