@@ -174,19 +174,19 @@ def visible_in(cut: LogPosition, positions: BinlogTxPositions) -> Any:
     return transactions[:, TX_START] < cut.pos
 
 
-def is_behind(position: LogPosition, cut: LogPosition, upto: Sequence[Any] | None) -> bool:
+def is_behind(position: Position, cut: Position) -> bool:
     """Return whether the log up to a position holds everything that a view contained.
 
-    Args:
-        position: up to where the log was read.
-        cut: of the view.
-        upto: file and offset of the log's end when the view was there, where the cut may be a part
-            of what it contained.
+    Where the cut may be a part of that, it has the log's end (``upto``) and what was executed
+    (``executed``) when the view was there.
     """
+    upto = cut.get("upto")
     if upto is None:
-        return compare(position.as_json(), cut.as_json()) >= 0
-    end = LogPosition(str(upto[0]), int(upto[1]), None, cut.server_uuid)
-    return compare(replace(position, gtids=None).as_json(), end.as_json()) >= 0
+        return compare(position, cut) >= 0
+    if cut["server_uuid"] != position["server_uuid"] and "executed" in cut:
+        return compare(position, {**cut, "gtid_set": cut["executed"]}) >= 0
+    end = {"file": upto[0], "pos": upto[1], "server_uuid": cut["server_uuid"]}
+    return compare({**position, "gtid_set": None}, end) >= 0
 
 
 def common_cut(cuts: Sequence[LogPosition]) -> Position | None:

@@ -288,8 +288,7 @@ class MySqlSource(Source):
 
     def is_behind(self, position: Position, cut: Position) -> bool:
         """Return whether everything that a view contained lies before a position of the log."""
-        from_json = positions.LogPosition.from_json
-        return positions.is_behind(from_json(position), from_json(cut), cut.get("upto"))
+        return positions.is_behind(position, cut)
 
     def common_cut(self, cuts: Sequence[Position]) -> Position | None:
         """Return a cut such that several views contained everything up to it; None: unknown."""

@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.sources.mysql.positions import (
     LogPosition,
     common_cut,
     compare,
+    is_behind,
     visible_in,
 )
 
@@ -124,3 +125,26 @@ def test_views_have_in_common_what_each_of_them_contained():
     assert common(places) == places[1]
     assert common([places[0], {**places[1], "server_uuid": B}]) is None
     assert common([sets[0], places[1]]) is None
+
+
+UUID = "aaaaaaaa-0000-0000-0000-000000000000"
+
+
+def test_a_log_is_behind_a_view_when_it_has_passed_all_that_the_view_contained():
+    ours = {"server_uuid": UUID, "file": "binlog.000007"}
+
+    def at(pos, numbers):
+        return {**ours, "pos": pos, "gtid_set": f"{UUID}:{numbers}"}
+
+    exact = at(900, "1-5")
+    assert [is_behind(at(800, numbers), exact) for numbers in ("1-4", "1-5", "1-6")] == [
+        False,
+        True,
+        True,
+    ]
+    # The view may contain more than its set of GTIDs says: up to the log's end.
+    inexact = {**exact, "inexact": True, "upto": ["binlog.000007", 1200], "executed": f"{UUID}:1-7"}
+    assert [is_behind(at(pos, "1-9"), inexact) for pos in (1100, 1200)] == [False, True]
+    # Offsets in the log of a replica say nothing of the server's.
+    replica = {**inexact, "server_uuid": "bbbbbbbb-0000-0000-0000-000000000000"}
+    assert [is_behind(at(5000, numbers), replica) for numbers in ("1-6", "1-7")] == [False, True]

@@ -146,7 +146,8 @@ def _open_between_commits(connection: Any, server: MySqlServer, views_max: int) 
         if after == before and not is_owned:
             return position
         if views >= views_max:
-            return {**position, "inexact": True, "upto": list(after)}
+            executed = str(_gtid_executed(connection))  # Of a replica, whose log is not read.
+            return {**position, "inexact": True, "upto": list(after), "executed": executed}
         close_view(connection)
 
 
