@@ -146,8 +146,9 @@ def _open_between_commits(connection: Any, server: MySqlServer, views_max: int) 
         if after == before and not is_owned:
             return position
         if views >= views_max:
-            executed = str(_gtid_executed(connection))  # Of a replica, whose log is not read.
-            return {**position, "inexact": True, "upto": list(after), "executed": executed}
+            # Of a replica, whose log is not read, the place in its log says nothing.
+            contained = str(_gtid_executed(connection))
+            return {**position, "inexact": True, "upto": list(after), "executed": contained}
         close_view(connection)
 
 
