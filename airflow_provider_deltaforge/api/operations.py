@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.api import documents, errors
@@ -12,13 +13,26 @@ from airflow_provider_deltaforge.api.access import Caller
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.documents import DocumentText
 from airflow_provider_deltaforge.api.errors import ApiError, answering
-from airflow_provider_deltaforge.control import driver_log, pipelines, sinks
+from airflow_provider_deltaforge.control import driver_log, pipelines, rewind, sinks
 from airflow_provider_deltaforge.control.preflight import preflight
+from airflow_provider_deltaforge.control.rewind import RewindWish
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.telemetry import logs
 from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+
+class RewindRequest(BaseModel):
+    """Where the log is delivered again from, and changes of which tables."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: str
+    """A time of ISO 8601, how long ago (``2h ago``), or a place of the log."""
+    tables: list[str] = []
+    confirm: str = ""
+    """The pipeline's name once more; without it the answer says what would be done."""
 
 
 def routes(context: ApiContext) -> APIRouter:
@@ -94,6 +108,34 @@ def _add_sinks(router: APIRouter, context: ApiContext) -> None:
             with answering(409, "NOT_NOW"):
                 sinks.want(store, name, sink_id, "resume", f"rest: {caller}")
         return {"sink": sink_id, "wanted": "resume"}
+
+    def rewound(
+        name: str, sink: str | None, asked: RewindRequest, caller: Caller
+    ) -> dict[str, Any]:
+        context.require_servers()
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            wish = RewindWish(asked.to, sink, tuple(asked.tables))
+            planned = rewind.plan(store, name, wish)
+            if asked.confirm != name:
+                message = f'{planned.words}; if that is meant, add "confirm": "{name}"'
+                raise ApiError(400, "NOT_CONFIRMED", redacted(message))
+            rewind.request(store, name, planned, f"rest: {caller}")
+        return planned.as_dict()
+
+    @router.post("/pipelines/{name}/rewind", tags=["sinks"], status_code=202)
+    def rewind_sinks(
+        name: str, asked: RewindRequest, caller: Caller = may_operate
+    ) -> dict[str, Any]:
+        """Deliver the source's log again to every sink, from a place or time on."""
+        return rewound(name, None, asked, caller)
+
+    @router.post("/pipelines/{name}/sinks/{sink_id}/rewind", tags=["sinks"], status_code=202)
+    def rewind_sink(
+        name: str, sink_id: str, asked: RewindRequest, caller: Caller = may_operate
+    ) -> dict[str, Any]:
+        """Deliver the source's log again to one sink, from a place or time on."""
+        return rewound(name, sink_id, asked, caller)
 
 
 def _add_checks(router: APIRouter, context: ApiContext) -> None:

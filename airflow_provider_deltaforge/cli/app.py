@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.cli import (
     driver,
     failover,
     log,
+    rewind,
     run,
     schemas,
     sensing,
@@ -65,6 +66,7 @@ sensing.register(app)
 dlq.register(app)
 slots.register(app)
 sinks.register(app)
+rewind.register(app)
 token.register(app)
 backup.register(app)
 driver.register(app)

@@ -11,21 +11,26 @@ from airflow_provider_deltaforge.storage.records.foreign_positions import (
     ForeignPositions,
 )
 from airflow_provider_deltaforge.storage.records.gaps import Gaps, Wanted
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 
 
 def entries(store: Store, name: str) -> list[dict[str, Any]]:
-    """Return how each sink stands, with what it lacks for good.
+    """Return how each sink stands, with what it lacks for good and its last rewind.
 
     Raises:
         SpecError: there is no such pipeline.
     """
     gaps = Gaps(store, name).all()
     progress = status(store, name).sinks
+    rewinds = Rewinds(store, name).all()
+    asked = {wish.sink: wish for wish in Gaps(store, name).wishes() if wish.wanted == "rewind"}
     return [
         {
             "sink": sink,
             **state.model_dump(),
             "gaps": [gap.model_dump() for gap in gaps if gap.sink == sink],
+            "rewind": rewinds[sink].model_dump() if sink in rewinds else None,
+            "rewind_asked": asked[sink].model_dump() if sink in asked else None,
         }
         for sink, state in progress.items()
     ]

@@ -100,6 +100,24 @@ class ScriptedSource(Source):
         """Return the last transaction that exists now."""
         return {"tx": self.head_tx()}
 
+    def reach(self, position: Position) -> None:
+        """Check that the script still begins at or before ``position``."""
+        self.open(position).close()
+
+    def place_at(self, text: str) -> Position:
+        """Return the place behind the transaction of a number."""
+        if not text.isdigit():
+            raise SpecError(f"--to: {text!r} is no number of a transaction, and no time")
+        self.reach({"tx": int(text)})
+        return {"tx": int(text)}
+
+    def place_at_time(self, at_ms: int) -> Position:
+        """Return the place behind the last transaction that was written by then."""
+        tx = int((at_ms - self.started_ms) * (self.rate or 1000) / 1000)
+        place = {"tx": max(0, min(tx, self.head_tx()))}
+        self.reach(place)
+        return place
+
     def head_tx(self) -> int:
         """Return the number of the last transaction that exists now."""
         if not self.rate:

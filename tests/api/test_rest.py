@@ -8,8 +8,10 @@ import yaml
 
 from airflow_provider_deltaforge.control import pipelines, tokens
 from airflow_provider_deltaforge.storage.contract import Fence
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.driver_logs import DriverLogs, LogTail
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.api.conftest import DOCUMENT
 from tests.waiting import wait_until
 
@@ -75,6 +77,23 @@ def test_it_is_paused_resumed_stopped_and_started_again(rest, orders):
     assert (answer.status_code, answer.json()["code"]) == (409, "NOT_NOW")
     rest.post(f"{orders}/resume")
     wait_until(lambda: rest.get(orders).json()["status"] == "running")
+
+
+def test_the_log_is_delivered_again_once_that_is_confirmed(rest, orders, server):
+    checkpoints = Checkpoints(server.store, "orders", "shop-db")
+    server.store.transact([checkpoints.put("files", {"tx": 9})])
+
+    answer = rest.post(f"{orders}/rewind", json={"to": "4"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "NOT_CONFIRMED")
+    assert "every change behind {'tx': 4}" in answer.json()["message"]
+    asked = {"to": "4", "tables": ["script.rows"], "confirm": "orders"}
+    answer = rest.post(f"{orders}/sinks/files/rewind", json=asked)
+    assert (answer.status_code, answer.json()["sinks"]) == (202, {"files": {"tx": 9}})
+    [wish] = Gaps(server.store, "orders").wishes()
+    assert (wish.to, wish.tables) == ({"tx": 4}, ("script.rows",))
+    assert wish.by.startswith("rest: ")
+    answer = rest.post(f"{orders}/sinks/gone/rewind", json=asked)
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
 
 
 def test_a_patch_is_laid_over_the_document_and_starts_the_pipeline_anew(rest, orders):

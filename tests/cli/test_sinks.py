@@ -5,6 +5,7 @@ from typer.testing import CliRunner
 
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control, Progress
 from airflow_provider_deltaforge.storage.records.foreign_positions import ForeignPositions
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
@@ -69,3 +70,25 @@ def test_a_sink_that_is_not_there_is_named_beside_those_that_are(sinks, command)
 
 def test_of_a_pipeline_that_never_ran_no_sink_is_known(pipeline):
     assert "once it has run" in str(deltaforge("resume", "orders", "files").exception)
+
+
+def test_the_log_is_delivered_again_only_when_somebody_has_seen_what_that_does(sinks, pipeline):
+    checkpoints = Checkpoints(pipeline, "orders", "shop-db")
+    pipeline.transact([checkpoints.put("files", {"tx": 9})])
+
+    def rewind(*words):
+        words = ("rewind", "orders", "--to", "4", *words)
+        return CliRunner().invoke(app, words, catch_exceptions=True)
+
+    shown = rewind()
+    assert "files: every change behind {'tx': 4} is delivered again" in shown.stdout
+    assert "add --yes" in shown.stdout
+    assert sinks.wishes() == []
+
+    assert "asked for" in rewind("--yes", "--sink", "files", "--tables", "script.rows").stdout
+    [wish] = sinks.wishes()
+    assert (wish.sink, wish.wanted, wish.to) == ("files", "rewind", {"tx": 4})
+    listed = deltaforge("list", "orders").stdout
+    assert 'files rewind of script.rows to {"tx": 4}' in listed
+    assert "asked for" in listed
+    assert "has no sink 'cahce'" in str(rewind("--sink", "cahce").exception)

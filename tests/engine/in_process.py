@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.storage.records.control import Control
 NAME = "inside"
 DRIVER = "driver"
 
-QUICK = Tuning(beat_s=0.05, control_s=0.05, room_s=0.05)
+QUICK = Tuning(beat_s=0.05, control_s=0.05, room_s=0.05, sink_commands_s=0.05)
 """Lanes and drivers hear soon what is wanted of them."""
 
 DOCUMENT = """

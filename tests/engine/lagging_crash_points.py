@@ -13,6 +13,10 @@ OF_LAGGING = frozenset(
     }
 )
 """Of a pipeline of which a sink is behind: test_behind_kills."""
+OF_REWINDS = frozenset(
+    {CrashPoint.REWIND_STORED, CrashPoint.REWIND_ADOPTED, CrashPoint.REWIND_ENDED}
+)
+"""Of one of which a sink is given the log again: test_rewind_kills."""
 OF_REPLAYS = frozenset(
     {CrashPoint.REPLAY_WRITTEN, CrashPoint.REPLAY_STORED, CrashPoint.REPLAY_REMOVED}
 )

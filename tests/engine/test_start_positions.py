@@ -65,7 +65,6 @@ def delivery():
     )
     made = Delivery(
         shared,
-        RequiredSinks.of(context.pipeline.spec),
         SkipList(source, list(known)),
         checkpoints,
         DeadLetterQueue(context, stats.dead_letters, stats.report_error, over, heartbeat.confirm),

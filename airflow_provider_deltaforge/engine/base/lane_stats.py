@@ -46,6 +46,8 @@ class SinkStats:
     status_since_ms: int | None = None
     lacks_ms: int | None = None
     """When the oldest event was committed that a sink lacks which is behind."""
+    rewind: str | None = None
+    """What of the log it is given again, in words."""
 
     def report(self, *, begins: bool) -> SinkProgress:
         """Return a copy of its numbers, with how it stands.
@@ -64,6 +66,7 @@ class SinkStats:
             report.error_class = self.last_error.error_class
         if self.status != "running":
             report.since_ms = self.status_since_ms
+            report.reason = report.reason or self.rewind
         if self.lacks_ms is not None:
             report.lag_ms = max(0, int(time.time() * 1000) - self.lacks_ms)
         return report
@@ -172,6 +175,15 @@ class LaneStats:
                 state.last_error, state.lacks_ms = None, None
             elif lacks_ms is not None:
                 state.lacks_ms = lacks_ms
+
+    def show_rewind(self, sink_id: str, rewind: str | None) -> None:
+        """Note that a sink is given a part of the log again, in words, or (None) that it is not."""
+        with self._lock:
+            state = self.sinks.setdefault(sink_id, SinkStats())
+            state.rewind = rewind
+            if rewind is not None:
+                state.last_error, state.lacks_ms = None, None
+                state.status_since_ms = int(time.time() * 1000)
 
     def given_up(self, sink_id: str, since_ms: int, why: str) -> None:
         """Note that a sink was given up by an earlier lane."""

@@ -311,3 +311,23 @@ def _measured(process: psutil.Process) -> ProcessMeasurements:
 
 def _count(counts: dict[str, int], what: str) -> None:
     counts[what] = counts.get(what, 0) + 1
+
+
+def watch_retention(
+    measured: LaneMeasurements,
+    ask: Callable[[], LogRetention | None],
+    ending: threading.Event,
+    every_s: float,
+) -> None:
+    """Ask a source now and then what it keeps of its log, in a thread, until ``ending`` is set."""
+
+    def watch() -> None:
+        while True:
+            retention = None
+            with suppress(Exception):  # The reader says it, if the source is away.
+                retention = ask()
+            measured.retains(retention)
+            if ending.wait(every_s):
+                return
+
+    threading.Thread(target=watch, name="retention", daemon=True).start()

@@ -33,6 +33,18 @@ class RequiredSinks:
         required = frozenset(sink.id for sink in spec.sinks if every or sink.required)
         return cls(required, max(1, len(required)))
 
+    def without(self, absent: Collection[str], left: int) -> "RequiredSinks":
+        """Return which sinks are waited for while some are given the log once more.
+
+        Args:
+            absent: those; nobody waits for them meanwhile.
+            left: how many others go with the lane. Without any, nobody is waited for.
+        """
+        if not absent:
+            return self
+        count = max(1, self.count - len(self.required.intersection(absent)))
+        return RequiredSinks(self.required.difference(absent), min(count, left))
+
     def holds(self, taken: Collection[str]) -> bool:
         """Return whether it is enough that these sinks hold a batch."""
         names = set(taken)

@@ -29,6 +29,7 @@ class Tuning:
         replay_page: so many entries of the dead-letter queue a replay reads at once.
         replay_round: so many it sends together; no two of one row, so that each waits for the one
             before.
+        sink_commands_s: between two looks at what people want of sinks.
         query_s: between two looks whether Spark's streaming query has ended.
     """
 
@@ -51,6 +52,7 @@ class Tuning:
     lease_least_s: float = 1.0
     replay_page: int = 50
     replay_round: int = 200
+    sink_commands_s: float = 2.0
     query_s: float = 0.2
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import OF_THE_LANE
 from airflow_provider_deltaforge.engine.catch_up.second_reader import (
@@ -22,6 +23,8 @@ from airflow_provider_deltaforge.engine.catch_up.second_reader import (
     SecondReader,
 )
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
+from airflow_provider_deltaforge.engine.deliver.rewind import ask_rewound
+from airflow_provider_deltaforge.engine.deliver.sink_answers import SinkAnswers
 from airflow_provider_deltaforge.engine.deliver.sink_gap import gap_of, log_gap
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkResult, SinkThread
 from airflow_provider_deltaforge.engine.read.empty_progress import EmptyProgress
@@ -36,6 +39,7 @@ from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, StoredPosition
+from airflow_provider_deltaforge.storage.records.rewinds import Rewind, Rewinds
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")
@@ -57,6 +61,7 @@ class CatchUp:
         at: the sink's checkpoint.
         pending: the batch that ``sink_thread`` are still trying.
         waits: the sink has refused us, and is left alone for a while.
+        rewind: why it is given the log once more; None: it has fallen behind.
     """
 
     def __init__(
@@ -68,8 +73,11 @@ class CatchUp:
         pending: RenderedBatch | None = None,
         *,
         waits: bool = False,
+        rewind: Rewind | None = None,
     ) -> None:
         self._shared = shared
+        self._rewind = rewind
+        self._moved_s = time.monotonic()
         self._sink, self._id, self._sink_thread = sink, sink.id, sink_thread
         self._pending, self._waits = pending, waits
         self._ending = threading.Event()
@@ -100,6 +108,11 @@ class CatchUp:
         """Wait for its end."""
         self._thread.join(timeout_s)
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether nothing more is done for the sink."""
+        return not self._thread.is_alive()
+
     def _run(self) -> None:
         self._rest(self._shared.context.job.tuning.refused_sink_s if self._waits else 0.0)
         with suppress(CatchUpEnded):
@@ -129,6 +142,8 @@ class CatchUp:
     def _attempt(self) -> None:
         """Give the sink what it lacks, until it has joined."""
         self._own.load()
+        if self._rewind is not None:
+            self._adopt(self._rewind)
         if self._pending is not None:
             self._end_pending(self._pending)
             if self._joins():
@@ -137,7 +152,13 @@ class CatchUp:
         self._sink_thread.read_again()
         self._own.empty_progress.ends()
         again = SecondReader(
-            self._shared, self._id, self.at, self._tell, self._is_over, self._retry
+            self._shared,
+            self._id,
+            self.at,
+            self._tell,
+            self._is_over,
+            self._retry,
+            self._rewind,
         )
         with closing(again):
             self._retry(again.open, self._rest_unless_late)
@@ -147,6 +168,15 @@ class CatchUp:
                     again.acknowledge(self.at)
                 self._check()
                 self._own.keep()
+
+    def _adopt(self, rewind: Rewind) -> None:
+        """Note what a sink tells that holds the position itself: it counts for nothing now."""
+        context, stand = self._shared.context, self._own.stand
+        if not self._sink_thread.is_exact or stand is None or stand.held is not None:
+            return
+        asking = SinkAnswers(context, self._shared.stats, self._ending)
+        self._own.begin(ask_rewound(context, asking, self._sink, stand, rewind))
+        reach(CrashPoint.REWIND_ADOPTED)
 
     def _end_pending(self, pending: RenderedBatch) -> None:
         """Finish the batch that the sink's thread is still trying."""
@@ -216,6 +246,7 @@ class CatchUp:
         refused = [*self._held(batch), *outcome.durable()]
         self._dead_letters.take(batch.of_sink, batch.source.rows, {self._id: refused})
         reach(CrashPoint.CAUGHT_UP_WRITTEN)
+        self._moved_s = time.monotonic()
         self._tell(None)
         self._shared.stats.caught_up(self._id, None, batch.rendered.taken(self._id, refused))
         self._shared.stats.set_status(self._id, "catching_up", batch.last_ms)
@@ -245,16 +276,22 @@ class CatchUp:
         """See whether the sink is to be given up, or the lane ends."""
         if self._is_over():
             raise CatchUpEnded
-        why = self.unwanted or _too_late(
-            self._sink, self._shared.stats.lag_of(self._id, unread=unread)
-        )
+        lag_ms = self._shared.stats.lag_of(self._id, unread=unread)
+        if self._rewind is not None:  # What it lacks is as old as somebody wants.
+            lag_ms = int((time.monotonic() - self._moved_s) * 1000)
+        why = self.unwanted or _too_late(self._sink, lag_ms)
         if why is not None:
             raise PositionLostError(why)
 
     def _give_up(self, error: PositionLostError) -> None:
         """Record what the sink lacks from here on; nothing is kept for it any more."""
+        context = self._shared.context
+        writes: list[Write] = [gap_of(context, self._id, self.at, error)]
+        if self._rewind is not None:
+            rewinds = Rewinds(context.store, context.pipeline.name)
+            writes.append(rewinds.end(self._rewind, redacted(str(error))))
         try:
-            self._own.store([gap_of(self._shared.context, self._id, self.at, error)])
+            self._own.store(writes)
         except (DeltaForgeError, CatchUpEnded):
             return  # Another lane is there, or this one ends: the next one judges anew.
         reach(CrashPoint.SINK_GIVEN_UP)
@@ -264,6 +301,17 @@ class CatchUp:
         self._tell(error)
         self._ending.set()
         self.given_up = True
+        spec = context.pipeline.spec
+        if not RequiredSinks.of(spec).may_lag(self._id, len(spec.sinks)):
+            name = context.pipeline.name
+            self._shared.rejoin_point.fail(
+                PositionLostError(
+                    f"sink {self._id} was given the log again and cannot be given all of it: "
+                    f"{error}. Let it go on without what it lacks with `deltaforge sinks resume "
+                    f"{name} {self._id}`, start the pipeline again, and copy the tables with "
+                    "`deltaforge snapshot FILE --again`"
+                )
+            )
 
     def _tell(self, error: BaseException | None) -> None:
         self._shared.stats.report_sink_error(self._id, error)
@@ -348,6 +396,10 @@ class OwnCheckpoint:
         """Return up to where the sink lacks nothing, stored or not."""
         idle_upto = self.empty_progress.position
         return self.at if idle_upto is None else idle_upto
+
+    def begin(self, held: tuple[str, ...]) -> None:
+        """Store what the sink tells where a rewind begins."""
+        self.store([self._checkpoints.put(self._id, self.at, held)])
 
     def keep(self) -> None:
         """Move over transactions that hold nothing for the sink, but not too often."""

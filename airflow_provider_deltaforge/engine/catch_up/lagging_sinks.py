@@ -4,18 +4,27 @@ import logging
 import time
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.catch_up.catch_up import CatchUp
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, RenderedBatch
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions
+from airflow_provider_deltaforge.engine.deliver.rewind import (
+    begin_rewind,
+    refuse_rewind,
+    rewind_refusal,
+)
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps, SinkCommand
+from airflow_provider_deltaforge.storage.records.rewinds import Rewind, Rewinds
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _CLOSE_S = 3.0
-_WISHES_S = 2.0
+_RENEW_S = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +55,13 @@ class LaggingSinks:
         self.rejoin_point = shared.rejoin_point
         self._given_up: dict[str, Gap] = {}
         self._behind: dict[str, CatchUp] = {}
-        self._look_at = 0.0
+        self._policy = RequiredSinks.of(context.pipeline.spec)
+        self._rewinds = Rewinds(context.store, context.pipeline.name)
+        self._rewound: dict[str, Rewind] = {}
+        self._parting: dict[str, Position] = {}
+        """Sinks whose connection closes before they are given the log again."""
+        self._look_at = self._rewind_at = 0.0
+        self._commands_s = context.job.tuning.sink_commands_s
 
     def begin(self, start_positions: StartPositions) -> None:
         """Begin to catch up who stands behind the lane already."""
@@ -57,7 +72,10 @@ class LaggingSinks:
         for name in start_positions.known:
             if name not in start_positions.behind:
                 self._shared.stats.set_status(name, "running")
+        self._rewound = dict(start_positions.rewinds)
         for name in start_positions.behind:
+            if name in self._rewound:
+                self._renew(name)
             self._leave(name, start_positions.known[name], None, None)
         self._shared.retry(self._forget_wishes)
 
@@ -87,12 +105,15 @@ class LaggingSinks:
             if self.rejoin_point.failure is not None:
                 raise self.rejoin_point.failure
             if time.monotonic() >= self._look_at:
-                self._look_at = time.monotonic() + _WISHES_S
+                self._look_at = time.monotonic() + self._commands_s
                 self._shared.retry(lambda: self._hear(joined))
             for name in [
                 name for name, catching_up in self._behind.items() if catching_up.given_up
             ]:
                 del self._behind[name]
+                self._rewound.pop(name, None)
+                self._shared.stats.show_rewind(name, None)
+                self._shared.stats.policy = self.waited_for
                 self._given_up = self._shared.retry(self._gaps.open)
         for name, position in self.rejoin_point.taken().items() if self._behind else ():
             self._join(name, position)
@@ -100,6 +121,33 @@ class LaggingSinks:
         if joined:
             self._shared.retry(self._forget_wishes)
         return joined
+
+    def rewind(self) -> None:
+        """Begin the rewinds that people want; called between batches, while no sink is written to.
+
+        The lane goes on without such a sink, whatever the document says, until it has caught up.
+        """
+        if time.monotonic() >= self._rewind_at:
+            self._rewind_at = time.monotonic() + self._commands_s
+            self._shared.retry(self._begin_rewinds)
+
+    @property
+    def waited_for(self) -> RequiredSinks:
+        """Which sinks the lane waits for now."""
+        absent = (self._rewound.keys() & self._behind.keys()) | self._parting.keys()
+        return self._policy.without(
+            absent, len(self._described) - len(absent | self._given_up.keys())
+        )
+
+    def passed_alone(self, position: Position) -> list[Write]:
+        """Return what is stored where the lane has come to while no sink goes with it."""
+        if not self._rewound or any(self._skip_list.goes(name) for name in self._described):
+            return []
+        self._rewound = {
+            name: rewind.model_copy(update={"lane": dict(position)})
+            for name, rewind in self._rewound.items()
+        }
+        return [self._rewinds.put(rewind) for rewind in self._rewound.values()]
 
     def wait(self) -> None:
         """Stand for a moment for one that is about to arrive."""
@@ -111,6 +159,7 @@ class LaggingSinks:
         Whoever is given up does not count.
         """
         behind = [catching_up.at for catching_up in self._behind.values()]
+        behind += self._parting.values()
         found: Position | None = self._source.earliest([position, *behind])
         return position if found is None else found
 
@@ -129,7 +178,7 @@ class LaggingSinks:
     @property
     def any(self) -> bool:
         """Return whether some sink is behind, or was given up."""
-        return bool(self._behind or self._given_up)
+        return bool(self._behind or self._given_up or self._parting)
 
     def close(self) -> None:
         """End catching up; it goes on with the next lane."""
@@ -150,18 +199,34 @@ class LaggingSinks:
     ) -> None:
         self._skip_list.leave(name)
         self._shared.stats.set_status(name, "behind", lacks_ms)
-        _log.warning(
-            "sink %s is behind; the pipeline goes on without it, and it is caught up from %s",
-            name,
-            dict(at),
-        )
+        if name not in self._rewound:
+            _log.warning(
+                "sink %s is behind; the pipeline goes on without it, and it is caught up from %s",
+                name,
+                dict(at),
+            )
         sink_thread = self._sinks.thread(name)
-        sink = self._described[name]
-        self._behind[name] = CatchUp(self._shared, sink, sink_thread, at, pending, waits=waits)
+        sink, rewind = self._described[name], self._rewound.get(name)
+        self._shared.stats.show_rewind(name, None if rewind is None else rewind.shown)
+        self._behind[name] = CatchUp(
+            self._shared,
+            sink,
+            sink_thread,
+            at,
+            pending,
+            waits=waits,
+            rewind=rewind,
+        )
+        self._shared.stats.policy = self.waited_for
 
     def _join(self, name: str, position: Position) -> None:
         self._shared.retry(self._checkpoints.load)  # It was moved meanwhile.
+        if (rewind := self._rewound.pop(name, None)) is not None:
+            self._shared.retry(lambda: self._store([self._rewinds.end(rewind)]))
+            reach(CrashPoint.REWIND_ENDED)
         del self._behind[name]
+        self._shared.stats.show_rewind(name, None)
+        self._shared.stats.policy = self.waited_for
         self._skip_list.join(name, position)
         self._shared.stats.set_status(name, "running")
         _log.info("sink %s has caught up, at %s", name, dict(position))
@@ -170,7 +235,11 @@ class LaggingSinks:
     def _forget_wishes(self) -> None:
         """Remove commands that came too late: they must not give up a sink that lags later."""
         concerned = self._behind.keys() | self._given_up.keys()
-        late = [command for command in self._gaps.wishes() if command.sink not in concerned]
+        late = [
+            command
+            for command in self._gaps.wishes()
+            if command.sink not in (self._described if command.wanted == "rewind" else concerned)
+        ]
         if late:
             self._store([self._gaps.granted(command) for command in late])
 
@@ -181,6 +250,8 @@ class LaggingSinks:
             resumed: gets the sinks that go on, also if the store fails afterwards.
         """
         for wish in self._gaps.wishes():
+            if wish.wanted == "rewind":
+                continue  # Between two batches.
             if wish.wanted == "give_up" and wish.sink in self._behind:
                 self._behind[wish.sink].unwanted = f"{wish.by} gave it up"
             elif wish.wanted == "resume" and wish.sink in self._given_up:
@@ -190,6 +261,65 @@ class LaggingSinks:
                 resumed.append(wish.sink)
                 continue
             self._store([self._gaps.granted(wish)])
+
+    def _begin_rewinds(self) -> None:
+        wishes = [wish for wish in self._gaps.wishes() if wish.wanted == "rewind"]
+        for name in self._parting.keys() - {wish.sink for wish in wishes}:
+            if self._sinks.renew(name):  # Nobody wants it any more.
+                self._leave(name, self._parting.pop(name), None, None)
+        for wish in wishes:
+            if wish.sink in self._parting or (wish.sink in self._described and self._part(wish)):
+                self._begin_rewind(wish)
+
+    def _part(self, wish: SinkCommand) -> bool:
+        """Go on without a sink that is to be given the log again; return False if it cannot be."""
+        name, context = wish.sink, self._shared.context
+        at = self.rejoin_point.at
+        if self.rejoin_point.inside or not self._shared.seam_is_over(at):
+            return False  # In a moment.
+        self._checkpoints.load()
+        try:
+            reason = rewind_refusal(context, self._checkpoints, wish)
+        except RetryableError as error:
+            _log.warning("a rewind of sink %s waits for the source: %s", name, redacted(str(error)))
+            return False
+        if reason is not None:
+            self._store(refuse_rewind(context, wish, reason))
+            return False
+        if (former := self._behind.get(name)) is not None:
+            former.end()
+            if not former.has_ended:
+                self._rewind_at = 0.0
+                return False
+            del self._behind[name]
+        self._skip_list.leave(name)
+        self._parting[name] = self._checkpoints.load()[name]
+        self._shared.stats.set_status(name, "behind")
+        self._shared.stats.policy = self.waited_for
+        return True
+
+    def _begin_rewind(self, wish: SinkCommand) -> None:
+        """Move a sink's checkpoint back, and catch the sink up from there."""
+        name = wish.sink
+        if not self._sinks.thread(name).has_ended():
+            self._rewind_at = 0.0
+            return
+        self._checkpoints.load()
+        rewind, writes = begin_rewind(self._shared.context, self._checkpoints, wish)
+        self._shared.retry(lambda: self._store(writes))
+        reach(CrashPoint.REWIND_STORED)
+        del self._parting[name]
+        self._given_up.pop(name, None)
+        self._rewound[name] = rewind
+        self._shared.stats.caught_up(name, rewind.to, None)
+        self._renew(name)
+        self._leave(name, rewind.to, None, None)
+
+    def _renew(self, name: str) -> None:
+        """Give a sink a new connection, for deliveries that are told from those before."""
+        mark = self._rewound[name].mark
+        while not self._sinks.renew(name, mark) and not self._shared.over():
+            time.sleep(_RENEW_S)
 
     def _resume(self, wish: SinkCommand) -> None:
         """Resume a sink that was given up at the position of the lane."""

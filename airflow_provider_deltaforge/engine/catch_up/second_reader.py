@@ -9,6 +9,7 @@ from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
+from airflow_provider_deltaforge.engine.catch_up.rewound_log import RewoundLog
 from airflow_provider_deltaforge.engine.catch_up.snapshot_seam import SnapshotSeam
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
 from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
@@ -21,6 +22,7 @@ from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
 from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.spec.document import Spec
+from airflow_provider_deltaforge.storage.records.rewinds import Rewind
 
 Tell = Callable[[BaseException | None], None]
 
@@ -82,6 +84,7 @@ class CatchUpContext:
         confirm: raises if a newer lane has started.
         storing: one of them at a time stores what is set aside.
         retry: repeats the lane's calls to the store while it is away.
+        seam_is_over: whether the lane, at a position, leaves nothing out that a snapshot shows.
     """
 
     context: TaskContext
@@ -91,6 +94,7 @@ class CatchUpContext:
     confirm: Callable[[], None]
     storing: threading.Lock
     retry: Callable[[Callable[[], Any]], Any]
+    seam_is_over: Callable[[Position], bool] = lambda _: True
 
 
 class SecondReader:
@@ -103,6 +107,7 @@ class SecondReader:
         tell: called with the error that keeps it from going on, and with None once it goes on.
         over: asked while waiting, whether to give up.
         retry: repeats a call to the store while it is away.
+        rewind: why the sink is given the log once more; None: it has fallen behind.
     """
 
     def __init__(
@@ -113,8 +118,9 @@ class SecondReader:
         tell: Tell,
         over: Callable[[], bool],
         retry: Callable[[Callable[[], Any]], Any],
+        rewind: Rewind | None = None,
     ) -> None:
-        self._retry = retry
+        self._retry, self._rewind = retry, rewind
         self._rejoin_point, self._measured = shared.rejoin_point, shared.stats.measured
         self._context = shared.context
         self._sink_id = sink_id
@@ -155,13 +161,14 @@ class SecondReader:
         ahead = self._rendering.ahead(lambda _: True)
         registrar = Registrar(context, registry, self._retry, self._at)
         seam = self._seam = SnapshotSeam.of(context, self._at, self._retry)
+        rewound = RewoundLog(source, self._rewind, self._at)
         self._pump = ReadAhead(
             reader,
-            _RejoinBatcher(context.pipeline.spec, self._rejoin_point, self._at),
+            _RejoinBatcher(context.pipeline.spec, self._rejoin_point, self._at, rewound.places),
             lambda batch: RenderedBatch(batch, ahead.render(batch.rows)),
             1,
             self._tell,
-            Gate(lambda batch: seam.without_shown(registrar.admit(batch))),
+            Gate(lambda batch: rewound.admit(seam.without_shown(registrar.admit(batch)))),
             self._measured,
         )
 
@@ -192,8 +199,15 @@ class SecondReader:
 class _RejoinBatcher(CuttingBatcher):
     """Ends a batch at the position of the lane, so that a sink rejoins with nothing sent twice."""
 
-    def __init__(self, spec: Spec, rejoin_point: RejoinPoint, at: Position) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        rejoin_point: RejoinPoint,
+        at: Position,
+        further: Callable[[Position], Sequence[Position]],
+    ) -> None:
         super().__init__(BatchLimits.of(spec.batch), spec.source, ())
+        self._further = further
         self._covers = spec.source.covers
         self._rejoin_point = rejoin_point
         self._end = at
@@ -201,7 +215,7 @@ class _RejoinBatcher(CuttingBatcher):
     def add(self, batch: ChangeBatch, now_s: float) -> Iterator[SourceBatch]:
         """Take in a decoded batch, and yield every batch that is full or ends at the place."""
         at, end = self._rejoin_point.at, self._end
-        self._places = [] if self._covers(end, at) else [at]
+        self._places = [*self._further(end), *([] if self._covers(end, at) else [at])]
         self._end = batch.end
         yield from super().add(batch, now_s)
 

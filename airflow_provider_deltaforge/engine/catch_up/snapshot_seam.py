@@ -34,6 +34,7 @@ from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, OUTBOX, Cha
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import Snapshotter, Source, TableChunk
 from airflow_provider_deltaforge.sources.shared.key_order import OrdersKeys
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 
 _log = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ class SnapshotSeam:
         self._source = source
         self._tables = dict(tables)
         self._ahead = list({json.dumps(cut, sort_keys=True): cut for cut in cuts}.values())
+        self._cuts = list(self._ahead) if self._tables else []
         self._end_table = end_table
         self._left_out = 0
         self._at: Position | None = None
@@ -159,13 +161,17 @@ class SnapshotSeam:
     ) -> "SnapshotSeam":
         """Return the seam of a pipeline, for a reader that begins at ``start``.
 
-        Nothing is left out when a sink was there before the snapshot, or has not got all its rows.
+        Nothing is left out when a sink was there before the snapshot, or has not got all its rows:
+        one that was given the log again may have been emptied before.
         """
         source = context.pipeline.spec.source
         records = Snapshots(context.store, context.pipeline.name)
         run = retry(records.current)
         sink_ids = {sink.id for sink in context.pipeline.spec.sinks}
         if run is None or run.finished_at_ms is None or not sink_ids <= set(run.fresh_sinks):
+            return cls(source, {}, (), lambda *_: None)
+        rewinds = retry(Rewinds(context.store, context.pipeline.name).all)
+        if any(rewind.state != "refused" for rewind in rewinds.values()):
             return cls(source, {}, (), lambda *_: None)
         if not source.covers(start, run.start_position):
             return cls(source, {}, (), lambda *_: None)
@@ -182,6 +188,12 @@ class SnapshotSeam:
         seam = cls(source, tables, cuts, end_table)
         seam._pass(start)
         return seam
+
+    def is_over(self, position: Position) -> bool:
+        """Return whether nothing behind a position is left out, in whichever order it is read."""
+        with suppress(PositionLostError):
+            return all(self._source.covers(position, cut) for cut in self._cuts)
+        return True  # Of another history, which the views contained nothing of.
 
     def without_shown(self, batch: ChangeBatch) -> ChangeBatch:
         """Return a batch of the log without the changes that the snapshot's rows show."""
@@ -229,7 +241,7 @@ class SnapshotSeam:
                 shown[at] = self._is_statement_shown(batch, at, tables[codes[at]])
             first = at + 1
         self._left_out += int(shown.sum())
-        return _without(rows, shown) if shown.any() else rows
+        return without_rows(rows, shown) if shown.any() else rows
 
     def _rows_shown(
         self, cuts: TableCuts, batch: ChangeBatch, rows: pa.RecordBatch, mine: Any
@@ -359,11 +371,11 @@ def _full_name(db: str, schema: str | None, table: str) -> str | None:
     return None if schema == OUTBOX else qualified_name(schema or db, table)
 
 
-def _without(rows: pa.RecordBatch, shown: Any) -> pa.RecordBatch:
+def without_rows(rows: pa.RecordBatch, gone: Any) -> pa.RecordBatch:
     """Return rows without some; the last one left of a transaction ends it as that did."""
     tx, ends = rows["tx"].to_numpy(), np.asarray(rows["tx_end"])
-    kept = rows.filter(pa.array(~shown))
-    mine = tx[~shown]
+    kept = rows.filter(pa.array(~gone))
+    mine = tx[~gone]
     last = np.ones(len(mine), np.bool_)
     last[:-1] = mine[1:] != mine[:-1]
     return _set(kept, "tx_end", pa.array(last & np.isin(mine, tx[ends])))

@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Store, Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps
+from airflow_provider_deltaforge.storage.records.rewinds import Rewind, Rewinds
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class StartPositions:
         behind: sinks that stand before that.
         fresh: sinks that begin now, and are given nothing from before their place.
         given_up: sinks that are not waited for.
+        rewinds: sinks that are given the log once more, and are not waited for, either.
         writes: what is to be stored before the log is read.
     """
 
@@ -37,6 +39,7 @@ class StartPositions:
     behind: Sequence[str] = ()
     fresh: Sequence[str] = ()
     given_up: Mapping[str, Gap] = field(default_factory=dict)
+    rewinds: Mapping[str, Rewind] = field(default_factory=dict)
     writes: Sequence[Write] = ()
 
 
@@ -50,7 +53,7 @@ def find_start_positions(store: Store, pipeline: Pipeline, policy: RequiredSinks
     """
     source, sinks = pipeline.spec.source, pipeline.spec.sinks
     checkpoints = Checkpoints(store, pipeline.name, source.id)
-    gaps = Gaps(store, pipeline.name)
+    gaps, rewinds = Gaps(store, pipeline.name), Rewinds(store, pipeline.name)
     stored = checkpoints.load()
     ids = [sink.id for sink in sinks]
     removed = [name for name in stored if name not in ids]
@@ -58,7 +61,9 @@ def find_start_positions(store: Store, pipeline: Pipeline, policy: RequiredSinks
     resumed = {wish.sink for wish in gaps.wishes() if wish.wanted == "resume"}
     _refuse(pipeline, policy.lacks(ids, given_up.keys() - resumed), given_up)
     known = {name: stored[name] for name in ids if name in stored and name not in given_up}
-    writes: list[Write] = [write for name in removed for write in _removed(checkpoints, gaps, name)]
+    writes: list[Write] = [
+        write for name in removed for write in _removed(checkpoints, gaps, rewinds, name)
+    ]
     # Of a document whose sinks are all new, the former ones say how far the log was delivered.
     base = source.earliest(list(known.values()) or list(stored.values()))
     if base is None:
@@ -67,10 +72,13 @@ def find_start_positions(store: Store, pipeline: Pipeline, policy: RequiredSinks
         if sink.id not in stored:
             known[sink.id] = _beginning(sink, source, base)
             writes.append(checkpoints.put(sink.id, known[sink.id]))
-    start = policy.start(source, known) or base  # Of sinks that all were given up.
-    behind = [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
+    running = {name: rewind for name, rewind in rewinds.running().items() if name in known}
+    start = _lane_start(source, policy, known, running) or base  # Of sinks that all were given up.
+    behind = [name for name, at in known.items() if _before(source, at, start)]
+    writes += [rewinds.end(rewind) for name, rewind in running.items() if name not in behind]
+    running = {name: rewind for name, rewind in running.items() if name in behind}
     fresh = [name for name in known if name not in stored]
-    return StartPositions(known, start, behind, fresh, given_up, writes)
+    return StartPositions(known, start, behind, fresh, given_up, running, writes)
 
 
 def lagging(store: Store, pipeline: Pipeline) -> list[str]:
@@ -79,7 +87,10 @@ def lagging(store: Store, pipeline: Pipeline) -> list[str]:
     given_up = Gaps(store, pipeline.name).open()
     stored = Checkpoints(store, pipeline.name, source.id).load()
     known = {s.id: stored[s.id] for s in sinks if s.id in stored and s.id not in given_up}
-    start = RequiredSinks.of(pipeline.spec).start(source, known)
+    running = {
+        n: rewind for n, rewind in Rewinds(store, pipeline.name).running().items() if n in known
+    }
+    start = _lane_start(source, RequiredSinks.of(pipeline.spec), known, running)
     return [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
 
 
@@ -91,6 +102,27 @@ def show_lagging(store: Store, pipeline: Pipeline, stats: LaneStats) -> None:
     for name, gap in Gaps(store, pipeline.name).open().items():
         if name in ids:
             stats.given_up(name, gap.since_ms, gap.why)
+
+
+def _lane_start(
+    source: Source,
+    policy: RequiredSinks,
+    known: Mapping[str, Position],
+    rewinds: Mapping[str, Rewind],
+) -> Position | None:
+    """Return where a lane begins: nobody waits for sinks that are given the log once more.
+
+    If that is every sink, it goes on where the last lane had come to.
+    """
+    going = {name: at for name, at in known.items() if name not in rewinds}
+    if going:
+        return policy.without(rewinds.keys(), len(going)).start(source, going)
+    furthest: Position | None = None
+    for rewind in rewinds.values():
+        at = rewind.lane or rewind.until
+        if at is not None and (furthest is None or not source.covers(furthest, at)):
+            furthest = at
+    return furthest
 
 
 def _refuse(pipeline: Pipeline, needed: Sequence[str], given_up: Mapping[str, Gap]) -> None:
@@ -129,9 +161,10 @@ def _word(start: object) -> str:
     return start if isinstance(start, str) else "a position"
 
 
-def _removed(checkpoints: Checkpoints, gaps: Gaps, name: str) -> list[Write]:
+def _removed(checkpoints: Checkpoints, gaps: Gaps, rewinds: Rewinds, name: str) -> list[Write]:
     _log.warning("sink %s is not in the document any more; its position is forgotten", name)
-    return [Delete(names.CHECKPOINTS, checkpoints.key(name)), *gaps.forget(name)]
+    forgotten = Delete(names.CHECKPOINTS, checkpoints.key(name))
+    return [forgotten, *gaps.forget(name), rewinds.forget(name)]
 
 
 def _before(source: Source, left: Position, right: Position) -> bool:

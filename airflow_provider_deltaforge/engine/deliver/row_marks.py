@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher
 from airflow_provider_deltaforge.errors import DeltaForgeError, PositionLostError
 from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 
 
@@ -69,14 +70,18 @@ class RowMarkers:
 def lost_chunks(context: TaskContext, run: SnapshotRecord, sink: Sink) -> list[str]:
     """Return the chunks of a run whose rows a sink came back without.
 
-    Rows from before somebody let it go on without what it had lost do not count.
+    Rows from before somebody let it go on without what it had lost, or had the log delivered to it
+    again, as to a sink that was emptied, do not count.
 
     Raises:
         RetryableError, AccessError, FatalError: as a sink's write does.
     """
     name = context.pipeline.name
     gaps = [gap for gap in Gaps(context.store, name).all() if gap.sink == sink.id]
+    rewind = Rewinds(context.store, name).all().get(sink.id)
+    rewound_ms = 0 if rewind is None or rewind.state == "refused" else rewind.begun_ms
     since_ms = max((gap.resumed_at_ms or 0 for gap in gaps), default=0)
+    since_ms = max(since_ms, rewound_ms)
     marked = {
         chunk_id: done.marks[sink.id]
         for chunk_id, done in Snapshots(context.store, name).done(run.id).items()

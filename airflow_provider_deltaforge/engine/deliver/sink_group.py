@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.engine.render.render_queue import DeferredRende
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.sinks.redelivery import redelivering
 
 _LATE_S = 30.0
 _POLL_S = 0.1
@@ -100,12 +101,16 @@ class SinkGroup:
         """Return the thread of a sink, to go on with it alone."""
         return self._threads[sink_id]
 
-    def renew(self, sink_id: str) -> bool:
-        """Give a sink a new connection; return False while the old one may still write."""
-        former = self._threads[sink_id]
-        if not former.has_ended():
+    def renew(self, sink_id: str, redelivery: str = "") -> bool:
+        """Give a sink a new connection; return False while the old one may still write.
+
+        Args:
+            sink_id: the sink.
+            redelivery: tells what it is given from former deliveries of the same events.
+        """
+        if not self._threads[sink_id].has_ended():
             return False
-        self._threads[sink_id] = self._begun(self._sinks[sink_id])
+        self._threads[sink_id] = self._begun(redelivering(self._sinks[sink_id], redelivery))
         return True
 
     def _begun(self, sink: Sink) -> SinkThread:

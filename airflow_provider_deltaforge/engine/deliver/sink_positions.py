@@ -21,6 +21,12 @@ from airflow_provider_deltaforge.engine.deliver.held_positions import (
     as_texts,
     tells,
 )
+from airflow_provider_deltaforge.engine.deliver.rewind import (
+    begin_rewind,
+    held_behind,
+    refuse_rewind,
+    rewind_refusal,
+)
 from airflow_provider_deltaforge.engine.deliver.row_marks import check_rows, has_unmarked_rows
 from airflow_provider_deltaforge.engine.deliver.sink_answers import (
     SinkAnswer,
@@ -45,6 +51,7 @@ from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, StoredPosition
 from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _TAKEOVERS, _TAKEOVERS_S = 30, 120.0
@@ -104,6 +111,7 @@ class SinkPositions:
         checkpoints = self._checkpoints
         checkpoints.load()
         self._store(self._resumed())
+        self._store(self._rewound())
         self._found = self._answers.ask_all(self._sinks)
         anew = is_reset(self._context)
         if not anew:
@@ -138,6 +146,7 @@ class SinkPositions:
         """
         checkpoints, given_up = self._checkpoints, self._gaps.open()
         checkpoints.load()
+        rewinds = Rewinds(self._context.store, self._context.pipeline.name).running()
         writes: list[Write] = []
         for name, answer in self._found.items():
             stand = checkpoints.stand(name)
@@ -149,7 +158,8 @@ class SinkPositions:
                 cursor = self._begun(self._sinks[name], self._others.owner.at(stand.position))
                 writes.append(checkpoints.put(name, stand.position, as_texts(cursor)))
             elif is_new:
-                writes.append(checkpoints.put(name, stand.position, as_texts(cursor)))
+                held = held_behind(cursor, rewinds.get(name), stand, self._others.owner)
+                writes.append(checkpoints.put(name, stand.position, held))
         writes += self._others.forget(self._found)
         if self._sinks and is_reset(self._context):
             writes.append(Delete(names.CURSORS, self._context.pipeline.name))
@@ -228,6 +238,19 @@ class SinkPositions:
                 self._gaps.close(gap, gap.goes_on),
                 self._gaps.granted(wish),
             ]
+        return writes
+
+    def _rewound(self) -> list[Write]:
+        """Move checkpoints back before sinks are asked: one may have been emptied for that."""
+        writes: list[Write] = []
+        for wish in self._gaps.wishes():
+            if wish.wanted != "rewind" or wish.sink not in self._sinks:
+                continue
+            reason = rewind_refusal(self._context, self._checkpoints, wish)
+            if reason is None:
+                writes += begin_rewind(self._context, self._checkpoints, wish)[1]
+            else:
+                writes += refuse_rewind(self._context, wish, reason)
         return writes
 
     def _compared(self, compared: _ComparedSink) -> list[Write]:

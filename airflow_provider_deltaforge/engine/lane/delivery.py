@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
-from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import LaggingSinks
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, RenderedBatch
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
@@ -31,7 +30,6 @@ class Delivery:
 
     Args:
         shared: what the lane shares with those that catch its sinks up.
-        policy: which sinks are waited for.
         skip_list: which sinks lack a batch.
         checkpoints: the lane's.
         dead_letters: hold back what waits behind dead letters.
@@ -41,7 +39,6 @@ class Delivery:
     def __init__(
         self,
         shared: CatchUpContext,
-        policy: RequiredSinks,
         skip_list: SkipList,
         checkpoints: Checkpoints,
         dead_letters: DeadLetterQueue,
@@ -60,7 +57,7 @@ class Delivery:
         self._lagging = LaggingSinks(shared, self._sinks, skip_list, checkpoints)
         self._shared, self._checkpoints = shared, checkpoints
         self._exact = {sink.id for sink in spec.sinks if sink.holds_position}
-        self._policy, self._skip_list = policy, skip_list
+        self._skip_list = skip_list
         self._dead_letters, self._heartbeat = dead_letters, heartbeat
         self._reached: Position | None = None
         self._acknowledged: Position | None = None
@@ -106,6 +103,7 @@ class Delivery:
         Raises:
             Exception: what catching up has met that concerns the whole lane.
         """
+        self._lagging.rewind()
         if not self._lagging.any:
             return False
         self._lagging.wait()
@@ -150,7 +148,11 @@ class Delivery:
             position: where the batch ends; None inside a transaction.
         """
         others = [*self._skip_list.holders(position), *self._lagging.holders(position)]
-        return self._policy.holds([*taken, *others])
+        return self._lagging.waited_for.holds([*taken, *others])
+
+    def passed_alone(self, position: Position) -> list[Write]:
+        """Return what is stored where the lane has come to while no sink goes with it."""
+        return self._lagging.passed_alone(position)
 
     def _joining(self, batch: RenderedBatch) -> dict[str, SinkBatch | DeferredRender]:
         """Return the batch for sinks that have caught up while it is delivered."""

@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, rea
 from airflow_provider_deltaforge.engine.base.data_drift import DataDriftCounter, drift_watch_of
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
+from airflow_provider_deltaforge.engine.base.measurements import watch_retention
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
@@ -62,6 +63,7 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.sources.contract import LogReader
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.measurements import LogRetention
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Result = TypeVar("Result")
@@ -112,7 +114,6 @@ class Lane:
             lookup(self._registry),
         )
         self._measured = self._stats.measured
-        self._retention: threading.Thread | None = None
         self._measured.encodes_by(self._rendering.encoding_counts)
         self._checkpoints = Checkpoints(
             context.store, context.pipeline.name, spec.source.id, self._progress
@@ -186,6 +187,8 @@ class Lane:
         """Carry changes; a table that cannot be decoded is left out, and the others go on."""
         if self._heartbeat.ending.is_set():
             return Outcome(self._heartbeat.why)  # Asked for before the lane was there.
+        retention_s = self._context.job.tuning.retention_s
+        watch_retention(self._measured, self._retained, self._heartbeat.ending, retention_s)
         self._retry(self._rendering.open)
         if self._drift_watch is not None:
             self._drift_watch.open()
@@ -226,14 +229,10 @@ class Lane:
             self._heartbeat.confirm,
             self._storing,
             self._retry,
+            opened.seam.is_over,
         )
         delivery = Delivery(
-            shared,
-            self._policy,
-            self._skip_list,
-            self._checkpoints,
-            self._dead_letters,
-            self._heartbeat,
+            shared, self._skip_list, self._checkpoints, self._dead_letters, self._heartbeat
         )
         rows = RowDelivery(
             self._context,
@@ -244,7 +243,6 @@ class Lane:
             self._store,
         )
         copies = LiveCopies(self._context, self._stats, self._heartbeat, log, delivery.takes_rows)
-        self._watch_retention()
         try:
             delivery.begin(opened.start_positions)
             copies.start()
@@ -266,24 +264,11 @@ class Lane:
             raise self._heartbeat.failure
         return Outcome(self._heartbeat.why)
 
-    def _watch_retention(self) -> None:
-        """Ask the source now and then what it keeps of its log, in a thread of its own."""
-        ending, every_s = self._heartbeat.ending, self._context.job.tuning.retention_s
-
-        def watch() -> None:
-            while True:
-                position, commit_ms = self._stats.slowest, self._stats.counted.last_commit_ms
-                retention = None
-                with suppress(Exception):  # The reader says it, if the source is away.
-                    if position is not None:
-                        retention = self._source.log_retention(position, commit_ms)
-                self._measured.retains(retention)
-                if ending.wait(every_s):
-                    return
-
-        if self._retention is None:
-            self._retention = threading.Thread(target=watch, name="retention", daemon=True)
-            self._retention.start()
+    def _retained(self) -> LogRetention | None:
+        """Return what the source keeps of its log behind the slowest sink."""
+        at = self._stats.slowest
+        commit_ms = self._stats.counted.last_commit_ms
+        return None if at is None else self._source.log_retention(at, commit_ms)
 
     def _step(
         self,
@@ -413,6 +398,7 @@ class Lane:
         names = self._skip_list.reached(position)
         writes, ends_by = self._source_identity.passed(position)
         writes = [*writes, *self._tables.passed(position, reader)]
+        writes += delivery.passed_alone(position)
         drift = self._data_drift.writes()
         self._store([*(delivery.put(name, position) for name in names), *writes, *drift])
         reach(CrashPoint.CHECKPOINT_STORED)

@@ -87,7 +87,8 @@ class PositionHeaders:
 
     def _is_older(self, headers: dict[str, str]) -> bool:
         """Return whether this sink wrote a message before the document asked for exactly once."""
-        return OWNER not in headers and headers.get(ID, "").partition(":")[2] == self.sink.id
+        suffix = headers.get(ID, "").partition(":")[2]
+        return OWNER not in headers and f"{suffix}:".startswith(f"{self.sink.id}:")
 
     def behind(self, tail: StreamEnd) -> str:
         """Return what a row of a snapshot says: where the position is, and where rows begin."""

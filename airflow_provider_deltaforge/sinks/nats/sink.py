@@ -62,6 +62,7 @@ class NatsSink(Sink):
 
     # A copy without exactly_once writes the rows of a snapshot: they must not hide the position.
     _keeps_position: bool = PrivateAttr(default=False)
+    _redelivery: str = PrivateAttr(default="")
 
     def model_post_init(self, context: Any) -> None:
         """Remember what the document says; copies do not come through here."""
@@ -122,6 +123,17 @@ class NatsSink(Sink):
     def holds_position(self) -> bool:
         """Whether the document asks for exactly once."""
         return self.exactly_once
+
+    def redelivering(self, mark: str) -> "NatsSink":
+        """Return the description with another ``Nats-Msg-Id`` for each event."""
+        copy = self.model_copy()
+        copy._redelivery = mark  # noqa: SLF001 - of our own copy
+        return copy
+
+    @property
+    def id_suffix(self) -> str:
+        """What follows an event's id in ``Nats-Msg-Id``."""
+        return f"{self.id}:{self._redelivery}" if self._redelivery else self.id
 
     def without_position(self) -> "NatsSink":
         """Return the description for what has no position."""

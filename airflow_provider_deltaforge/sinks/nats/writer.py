@@ -264,7 +264,7 @@ class BatchDelivery:
         client = streams.client
         try:
             stream = await streams.of(self._outgoing.subject(index))
-            suffix = f"{self._sink.id}:{mark}" if mark else self._sink.id
+            suffix = f"{self._sink.id_suffix}:{mark}" if mark else self._sink.id_suffix
             limit = room(stream, client.payload_max)
             message = self._outgoing.message(index, suffix, self._more, limit)
         except JetStreamRefusal as refusal:

@@ -38,6 +38,7 @@ from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patter
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention
 
+_SEARCH = "airflow_provider_deltaforge.sources.mysql.log_search"
 _INDEPENDENT = "airflow_provider_deltaforge.sources.mysql.independent_log"
 
 SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
@@ -219,6 +220,16 @@ class MySqlSource(Source):
     def log_position(self, text: str) -> tuple[Position, Position]:
         """Return the place ``FILE:OFFSET``, of a GTID, or of a stored position."""
         return load_object(f"{_INDEPENDENT}:log_position")(self, text)  # type: ignore[no-any-return]
+
+    def place_at(self, text: str) -> Position:
+        """Return the place at or before ``FILE:OFFSET``, a GTID, or a stored position."""
+        place: Position = load_object(f"{_SEARCH}:LogSearch")(self).at_place(text)
+        return place
+
+    def place_at_time(self, at_ms: int) -> Position:
+        """Return the place behind the last transaction that was committed at a time or before."""
+        place: Position = load_object(f"{_SEARCH}:LogSearch")(self).at_time(at_ms)
+        return place
 
     def independent_changes(self, after: Position, upto: Position) -> Iterator[IndependentChange]:
         """Yield what python-mysql-replication makes of the log between two positions."""

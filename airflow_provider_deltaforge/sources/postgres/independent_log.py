@@ -9,14 +9,18 @@ session whose client vanished without a word ends after a minute.
 import json
 import re
 import secrets
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_deltaforge.errors import PositionLostError, SpecError
+import numpy as np
+
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.postgres.positions import (
@@ -87,6 +91,11 @@ _VALUE = re.compile(
         (null|unchanged-toast-datum|B?'(?:[^']|'')*'|[^\s']+)""",
     re.DOTALL | re.VERBOSE,
 )
+_READ_S, _SILENT_S = 0.2, 30.0
+_NOT_KEPT = (
+    "a server sends nothing of what a slot was confirmed for. Choose a later place, or copy the "
+    "tables instead: deltaforge snapshot FILE --again"
+)
 _OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d"}
 
 
@@ -109,16 +118,77 @@ def log_position(source: "PostgresSource", text: str) -> tuple[Position, Positio
     return place.as_json(), begin.as_json()
 
 
-def _place(text: str, head: WalPosition) -> WalPosition:
+def place_at(source: "PostgresSource", text: str) -> Position:
+    """Return the place that a person writes, if the slot still holds what lies behind it.
+
+    Raises:
+        SpecError: it is neither an LSN nor a position as `deltaforge status` shows it.
+        PositionLostError: the slot has moved beyond it, or there is none.
+    """
+    with closing(source.connect()) as connection:
+        head = read_head(connection)
+        confirmed = _slot(source, connection).confirmed
+    place = _place(text, head, "--to")
+    if place.lsn < confirmed:
+        raise PositionLostError(
+            f"the slot holds the log behind {lsn_text(confirmed)}, and {lsn_text(place.lsn)} lies "
+            f"before that: {_NOT_KEPT}"
+        )
+    return place.as_json()
+
+
+def place_at_time(source: "PostgresSource", at_ms: int) -> Position:
+    """Return the last place such that all behind it was committed later, of what the slot holds.
+
+    Raises:
+        PositionLostError: what was committed around that time is not in the slot any more.
+        RetryableError: the server sends nothing.
+    """
+    with closing(source.connect()) as connection:
+        head = read_head(connection)
+        begin = WalPosition(_slot(source, connection).confirmed, head.system_id, head.timeline)
+    at, has_earlier = begin.as_json(), False
+    until = time.monotonic() + _SILENT_S
+    with closing(source.behind("rewind").open(at)) as reader:
+        while not source.covers(at, head.as_json()):
+            segment = reader.read(_READ_S)
+            if segment is None:
+                if time.monotonic() > until:
+                    raise RetryableError(f"the server sends nothing of its log behind {at}")
+                continue
+            until = time.monotonic() + _SILENT_S
+            batch = reader.decode(segment)
+            found: Any = batch.positions
+            later = np.flatnonzero(np.asarray(found.times_ms) > at_ms)
+            if len(later):
+                first = int(later[0])
+                if not (has_earlier or first):
+                    raise PositionLostError(
+                        f"the slot holds the log behind {lsn_text(begin.lsn)}, where the first "
+                        f"change was committed at {_shown(found.times_ms[0])} UTC: "
+                        f"{_NOT_KEPT}"
+                    )
+                return batch.positions.after(first - 1) if first else at
+            has_earlier = has_earlier or len(found) > 0
+            at = batch.end
+    return at
+
+
+def _shown(at_ms: float) -> str:
+    at = datetime.fromtimestamp(at_ms / 1000, timezone.utc)
+    return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _place(text: str, head: WalPosition, option: str = "--at") -> WalPosition:
     if text.startswith("{"):
         try:
             return WalPosition.from_json(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise SpecError(f"--at: {text!r} is no position of a PostgreSQL log") from error
+            raise SpecError(f"{option}: {text!r} is no position of a PostgreSQL log") from error
     if not _LSN.fullmatch(text):
         raise SpecError(
-            f"--at: {text!r} is no place of this server's log; write an LSN (0/1A2B3C4D), or the "
-            "position that `deltaforge status NAME` shows"
+            f"{option}: {text!r} is no place of this server's log; write an LSN (0/1A2B3C4D), or "
+            "the position that `deltaforge status NAME` shows"
         )
     return WalPosition(parse_lsn(text), head.system_id, head.timeline)
 

@@ -308,6 +308,16 @@ class PostgresSource(Source):
         """Return the place of an LSN or a stored position, and where the slot stands."""
         return load_object(f"{_INDEPENDENT}:log_position")(self, text)  # type: ignore[no-any-return]
 
+    def place_at(self, text: str) -> Position:
+        """Return the place of an LSN or a stored position, if the slot still holds it."""
+        place: Position = load_object(f"{_INDEPENDENT}:place_at")(self, text)
+        return place
+
+    def place_at_time(self, at_ms: int) -> Position:
+        """Return the place behind the last transaction, of those in the slot, up to a time."""
+        place: Position = load_object(f"{_INDEPENDENT}:place_at_time")(self, at_ms)
+        return place
+
     def independent_changes(self, after: Position, upto: Position) -> Iterator[IndependentChange]:
         """Yield what the plug-in ``test_decoding`` prints of the log between two positions."""
         yield from load_object(f"{_INDEPENDENT}:independent_changes")(self, after, upto)

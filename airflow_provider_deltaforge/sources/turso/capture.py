@@ -110,6 +110,37 @@ class Capture:
         """Return a place of this mode."""
         return FilePosition("native", last, time, schemas={n: t.mark for n, t in tables.items()})
 
+    def place_before(self, change_id: int | None, at_s: int | None = None) -> FilePosition:
+        """Return the place behind the last transaction that ends before a change.
+
+        Args:
+            change_id: the change; None: the first one that was made in or after ``at_s``.
+            at_s: seconds since the epoch.
+
+        Raises:
+            PositionLostError: that is not in the table any more.
+        """
+        if change_id is None:
+            sql = f"SELECT min(change_id) {self._from} WHERE change_time >= ?"
+            change_id = self._database.value(sql, (at_s,))
+        last_id = self.head_id() + 1 if change_id is None else int(change_id)
+        rows = self._database.rows(
+            f"SELECT change_id, change_time {self._from} WHERE change_id < ? AND change_type = "
+            f"{COMMIT} ORDER BY change_id DESC LIMIT 1",
+            (last_id,),
+        )
+        if rows:
+            last, time = rows[0]
+        elif self.first_id() == 1:
+            last, time = 0, 0
+        else:
+            raise PositionLostError(
+                f"{self.name} begins at change {self.first_id()}: what lies before is not in it "
+                "any more. Choose a later place, or copy the tables instead: deltaforge snapshot "
+                "FILE --again"
+            )
+        return self.place(int(last), int(time), self.tables_at(FilePosition("native", int(last))))
+
     def after(self, change_id: int, limit: int) -> list[Row]:
         """Return the changes behind a number, in order."""
         sql = (

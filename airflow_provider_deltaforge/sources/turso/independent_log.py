@@ -54,6 +54,56 @@ def log_position(source: TursoSource, text: str) -> tuple[Position, Position]:
     return FilePosition("native", max(0, int(text) - 1)).as_json(), begin
 
 
+def place_at(source: TursoSource, text: str) -> Position:
+    """Return the place behind the last transaction that ends before the change of a number.
+
+    Raises:
+        SpecError: it is neither a number nor a stored position, or the file keeps no changes.
+        PositionLostError: they are not kept back to there.
+    """
+    with _kept(source) as capture:
+        if text.startswith("{"):
+            try:
+                place = FilePosition.from_json(json.loads(text))
+            except (ValueError, TypeError, AttributeError) as error:
+                raise SpecError(f"--to: {text!r} is no position of a Turso file") from error
+            capture.check_kept(place)
+            return place.as_json()
+        if not (text.isascii() and text.isdigit()):
+            raise SpecError(
+                f"--to: {text!r} is no place of this file's log; write a time "
+                "(2026-11-23T10:00:00Z or '2h ago'), the number of a change "
+                f"({source.cdc_table_name}.change_id), or a position that `deltaforge status NAME "
+                "--json` shows"
+            )
+        return capture.place_before(int(text)).as_json()
+
+
+def place_at_time(source: TursoSource, at_ms: int) -> Position:
+    """Return the place behind the last transaction that ended before the second of a time.
+
+    Raises:
+        SpecError, PositionLostError: as ``place_at``.
+    """
+    with _kept(source) as capture:
+        return capture.place_before(None, at_ms // 1000).as_json()
+
+
+@contextmanager
+def _kept(source: TursoSource) -> Iterator[Capture]:
+    opened = open_mode(source)
+    with closing(opened.database):
+        if not isinstance(opened.log, Capture):
+            raise SpecError(
+                f"source.cdc_mode: with {opened.mode} no change is kept once it is delivered, so "
+                "nothing can be delivered again; only native capture keeps a log. Copy the tables "
+                "instead: deltaforge snapshot FILE --again"
+            )
+        with opened.database.view():
+            opened.log.check()
+            yield opened.log
+
+
 def independent_changes(
     source: TursoSource, after: Position, upto: Position
 ) -> Iterator[IndependentChange]:

@@ -124,6 +124,22 @@ def head(source: TursoSource) -> Position:
         opened.database.close()
 
 
+def check_kept(source: TursoSource, position: Position) -> None:
+    """Check that a capture table still has everything behind a position.
+
+    Raises:
+        PositionLostError: it has not.
+    """
+    opened = open_mode(source, position)
+    try:
+        place = FilePosition.from_json(position).within(opened.mode)
+        if isinstance(opened.log, Capture) and place is not None:
+            with opened.database.view():
+                opened.log.check_kept(place)
+    finally:
+        opened.database.close()
+
+
 def describe(source: TursoSource) -> list[TableSchema]:
     """Return every captured table as it is now."""
     opened = open_mode(source)

@@ -163,6 +163,20 @@ class TursoSource(Source):
         """Return the place before a change's number, and where the table of changes begins."""
         return load_object(f"{_INDEPENDENT}:log_position")(self, text)  # type: ignore[no-any-return]
 
+    def reach(self, position: Position) -> None:
+        """Check that the table of changes still has everything behind ``position``."""
+        load_object(f"{_MODES}:check_kept")(self, position)
+
+    def place_at(self, text: str) -> Position:
+        """Return the place behind the last transaction before a change's number."""
+        place: Position = load_object(f"{_INDEPENDENT}:place_at")(self, text)
+        return place
+
+    def place_at_time(self, at_ms: int) -> Position:
+        """Return the place behind the last transaction that ended in the second before a time."""
+        place: Position = load_object(f"{_INDEPENDENT}:place_at_time")(self, at_ms)
+        return place
+
     def independent_changes(self, after: Position, upto: Position) -> Iterator[IndependentChange]:
         """Yield what the engine itself makes of the changes between two positions."""
         yield from load_object(f"{_INDEPENDENT}:independent_changes")(self, after, upto)

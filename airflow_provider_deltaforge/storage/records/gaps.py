@@ -4,7 +4,7 @@ A gap is open while its sink is given up. It is written in the transaction that 
 and closed in the one that moves the sink's checkpoint behind it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from airflow_provider_deltaforge.storage import names
@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 
 Position = Mapping[str, Any]
 
-Wanted = Literal["give_up", "resume"]
+Wanted = Literal["give_up", "resume", "rewind"]
 
 
 class Gap(Record):
@@ -43,6 +43,10 @@ class SinkCommand(Record):
     wanted: Wanted
     by: str
     at_ms: int
+    to: dict[str, Any] | None = None
+    """Of a rewind: the log is delivered again from behind here."""
+    tables: tuple[str, ...] = ()
+    """Of a rewind: patterns of the tables that are meant; none: all."""
 
 
 class Gaps:
@@ -93,9 +97,20 @@ class Gaps:
 
     def wish(self, sink_id: str, wanted: Wanted, by: str) -> Put:
         """Return the write that wants something of a sink; the last one counts."""
-        wish = SinkCommand(sink=sink_id, wanted=wanted, by=by, at_ms=now_ms())
-        text = wish.model_dump_json().encode()
-        return Put(names.GAPS, f"{self._wishes}{sink_id}", text)
+        return self._put_wish(SinkCommand(sink=sink_id, wanted=wanted, by=by, at_ms=now_ms()))
+
+    def rewind(self, sink_id: str, to: Position, tables: Sequence[str], by: str) -> Put:
+        """Return the write that wants the log delivered again to a sink; the last wish counts."""
+        return self._put_wish(
+            SinkCommand(
+                sink=sink_id,
+                wanted="rewind",
+                by=by,
+                at_ms=now_ms(),
+                to=dict(to),
+                tables=tuple(tables),
+            )
+        )
 
     def granted(self, wish: SinkCommand) -> Delete:
         """Return the write that takes a wish out."""
@@ -105,6 +120,9 @@ class Gaps:
         """Return the writes that forget a sink which is not in the document any more."""
         gaps = [Delete(names.GAPS, self._key(gap)) for gap in self.all() if gap.sink == sink_id]
         return [*gaps, Delete(names.GAPS, f"{self._wishes}{sink_id}")]
+
+    def _put_wish(self, wish: SinkCommand) -> Put:
+        return Put(names.GAPS, f"{self._wishes}{wish.sink}", wish.model_dump_json().encode())
 
     def _key(self, gap: Gap) -> str:
         return f"{self._gaps}{gap.sink}/{gap.since_ms:015d}"

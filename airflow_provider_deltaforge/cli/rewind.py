@@ -1,0 +1,70 @@
+"""``deltaforge rewind``: the source's log, delivered once more to sinks."""
+
+import getpass
+import json
+from typing import Annotated
+
+import typer
+
+from airflow_provider_deltaforge.cli.options import (
+    DEFAULT_STORE,
+    JsonOption,
+    NameArgument,
+    StoreOption,
+    err,
+    opened,
+)
+from airflow_provider_deltaforge.control import rewind as rewinding
+from airflow_provider_deltaforge.control.rewind import RewindWish
+
+
+def rewind(
+    name: NameArgument,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="Where the log is delivered again from: a time (2026-11-23T10:00:00+01:00, in UTC "
+            "without a zone; or '90m ago', '2h ago', '1d ago'), or a place: binlog.000002:1234 or "
+            "a GTID (MySQL, MariaDB), 0/1A2B3C4D (PostgreSQL), the number of a change (Turso), or "
+            "a position as `deltaforge sinks list` shows it."
+        ),
+    ],
+    sink: Annotated[str | None, typer.Option(help="Only this sink. Default: all sinks.")] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(
+            help="Only changes of these tables, by patterns with commas between (shop.orders), "
+            "until the sink is where it stood; from there on everything."
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do it. Without, only say what would be done.")
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Deliver the source's log again, from any point that the source still has.
+
+    Events have the ids that they had the first time. A sink that is given the log again is not
+    waited for until it has caught up; the others see nothing of it. A pipeline that runs begins
+    within seconds, one that is stopped when it starts. `deltaforge sinks list` shows how far it is.
+    """
+    chosen = tuple(part.strip() for part in (tables or "").split(",") if part.strip())
+    with opened(store) as state:
+        with err.status("looking into the source's log"):
+            planned = rewinding.plan(state, name, RewindWish(to, sink, chosen))
+        if yes:
+            rewinding.request(state, name, planned, getpass.getuser())
+    if as_json:
+        typer.echo(json.dumps({**planned.as_dict(), "requested": yes}, indent=2))
+        return
+    typer.echo(planned.words)
+    if yes:
+        typer.echo(f"asked for; see `deltaforge sinks list {name}`")
+    else:
+        typer.echo("nothing was changed; to do it, add --yes")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(rich_help_panel="Running pipelines")(rewind)

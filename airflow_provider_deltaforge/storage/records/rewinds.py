@@ -1,0 +1,111 @@
+"""Sinks that are given a part of the log once more: from where, why, and how that ended.
+
+A rewind begins in the transaction that moves its sink's checkpoint back, and is over when the sink
+goes with the others again. The last one of each sink is kept.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Delete, Put, Store
+from airflow_provider_deltaforge.storage.records.record import Record, now_ms
+
+Position = Mapping[str, Any]
+
+RewindState = Literal["running", "done", "refused", "failed"]
+
+
+class Rewind(Record):
+    """The log from a position on, delivered once more to one sink."""
+
+    v: Literal[1] = 1
+    sink: str
+    to: dict[str, Any]
+    """The log is delivered again from behind here."""
+    tables: tuple[str, ...] = ()
+    """Patterns of the tables whose changes are delivered again; none: all."""
+    until: dict[str, Any] | None = None
+    """Where the sink stood: changes of all tables are delivered behind it."""
+    state: RewindState
+    reason: str | None = None
+    """Why it was refused, or has failed."""
+    by: str
+    begun_ms: int
+    ended_ms: int | None = None
+    mark: str = ""
+    """Tells its deliveries from those before, where a destination leaves out repetitions."""
+    lane: dict[str, Any] | None = None
+    """How far the pipeline has read on while no sink went with it."""
+
+    @property
+    def shown(self) -> str:
+        """Return what it does, for people."""
+        tables = f" of {', '.join(self.tables)}" if self.tables else ""
+        return f"the log{tables} is delivered again from {self.to} on, as {self.by} wants"
+
+
+class Rewinds:
+    """The last rewind of each sink of one pipeline."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self._store = store
+        self._prefix = f"{pipeline}/rewind/"
+
+    def all(self) -> dict[str, Rewind]:
+        """Return the last rewind of each sink that had one."""
+        found = self._store.items(names.GAPS, self._prefix)
+        rewinds = [Rewind.from_stored(text, f"the rewind {key}") for key, text in found]
+        return {rewind.sink: rewind for rewind in rewinds}
+
+    def running(self) -> dict[str, Rewind]:
+        """Return the rewinds that are not over, by sink."""
+        return {name: rewind for name, rewind in self.all().items() if rewind.state == "running"}
+
+    def begin(
+        self, sink_id: str, to: Position, until: Position, tables: Sequence[str], by: str
+    ) -> Rewind:
+        """Return a rewind that begins now."""
+        return Rewind(
+            sink=sink_id,
+            to=dict(to),
+            tables=tuple(tables),
+            until=dict(until),
+            state="running",
+            by=by,
+            begun_ms=now_ms(),
+            mark=uuid.uuid4().hex[:8],
+        )
+
+    def refuse(self, sink_id: str, to: Position, by: str, reason: str) -> Put:
+        """Return the write that keeps why a rewind was not begun."""
+        now = now_ms()
+        return self.put(
+            Rewind(
+                sink=sink_id,
+                to=dict(to),
+                state="refused",
+                reason=reason,
+                by=by,
+                begun_ms=now,
+                ended_ms=now,
+            )
+        )
+
+    def end(self, rewind: Rewind, reason: str | None = None) -> Put:
+        """Return the write that ends a rewind: done, or failed for a reason."""
+        state = "done" if reason is None else "failed"
+        update = {"state": state, "reason": reason, "ended_ms": now_ms()}
+        return self.put(rewind.model_copy(update=update))
+
+    def put(self, rewind: Rewind) -> Put:
+        """Return the write that keeps a rewind."""
+        return Put(names.GAPS, self._key(rewind.sink), rewind.model_dump_json().encode())
+
+    def forget(self, sink_id: str) -> Delete:
+        """Return the write that forgets a sink's rewind."""
+        return Delete(names.GAPS, self._key(sink_id))
+
+    def _key(self, sink_id: str) -> str:
+        return f"{self._prefix}{sink_id}"

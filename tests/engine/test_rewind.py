@@ -1,0 +1,221 @@
+"""The log, delivered once more to a sink: which, from where, and what its neighbours see of it."""
+
+import time
+
+import pytest
+
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
+from tests.engine.exact_memory import change, exact_pipeline, held
+from tests.engine.lagging import AWAY, at, delivered, end, pipeline, stood, whole
+from tests.engine.running import RunningLane
+from tests.waiting import wait_until
+
+
+def rewind(made, sink, tx, *tables):
+    made.store.transact([Gaps(made.store, made.name).rewind(sink, {"tx": tx}, tables, "a test")])
+
+
+def last(made, sink):
+    return Rewinds(made.store, made.name).all().get(sink)
+
+
+def is_done(made, sink):
+    found = last(made, sink)
+    return found is not None and found.state == "done"
+
+
+def test_one_required_sink_is_given_the_log_again_and_its_neighbour_sees_nothing():
+    started = f"rate: 60, started_ms: {int(time.time() * 1000)}, "
+    made = pipeline(source=started, optional=())
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") > 50)
+    first = len(made.log("side").messages())
+    rewind(made, "side", 10)
+    wait_until(lambda: is_done(made, "side"))
+    joined = at(made, "side")
+    wait_until(lambda: at(made, "side") > joined + 20)
+    assert made.status() == ("running", None)
+    ends = end(made, running)
+    assert len(delivered(made, "main")) == len(set(delivered(made, "main")))
+    assert whole(made, "main", ends["main"]) == []
+    again = delivered(made, "side")[first:]
+    again = again[again.index((11, 0)) :]
+    expected = [(tx, row) for tx in range(11, ends["side"] + 1) for row in range(2)]
+    assert list(dict.fromkeys(again)) == expected
+
+
+def test_the_only_sink_is_given_the_log_again_in_order():
+    made = pipeline(sinks=("out",), optional=(), source="", transactions=300)
+    made.begin_at(out=300)
+    running = RunningLane(made)
+    rewind(made, "out", 120)
+    wait_until(lambda: is_done(made, "out"))
+    end(made, running)
+    assert delivered(made, "out") == [(tx, row) for tx in range(121, 301) for row in range(2)]
+    assert at(made, "out") == 300
+
+
+def test_only_the_tables_that_are_meant_come_again_until_the_sink_is_where_it_stood():
+    made = pipeline(source="", transactions=200, optional=())
+    made.begin_at(main=200, side=200)
+    running = RunningLane(made)
+    rewind(made, "main", 20, "elsewhere.*")
+    rewind(made, "side", 150, "script.r*")
+    wait_until(lambda: is_done(made, "main") and is_done(made, "side"))
+    end(made, running)
+    assert delivered(made, "main") == []
+    assert delivered(made, "side") == [(tx, row) for tx in range(151, 201) for row in range(2)]
+
+
+def test_behind_where_the_sink_stood_every_table_comes_and_whole_transactions_stay_whole():
+    made = pipeline(source="", transactions=200, rows=3, batch="respect_source_tx: false, ")
+    made.begin_at(main=200, side=101)
+    rewind(made, "side", 20, "elsewhere.*")
+    running = RunningLane(made)
+    wait_until(lambda: is_done(made, "side"))
+    end(made, running)
+    first = delivered(made, "side")[0]
+    assert first == (102, 0)
+    assert {tx for tx, _ in delivered(made, "side")} == set(range(102, 201))
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
+def test_a_sink_that_delivers_exactly_once_takes_the_older_place_once(monkeypatch, is_running):
+    made = exact_pipeline(monkeypatch, sinks=("main", "side"), transactions=90, rows=2)
+    made.begin_at(main=0, side=0)
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "main") == at(made, "side") == 90)
+    if not is_running:
+        end(made, running)
+        made.want("running")
+    first = list(held(made, "side").ids)
+    rewind(made, "side", 37)
+    running = running if is_running else RunningLane(made)
+    wait_until(lambda: is_done(made, "side") and at(made, "side") == 90)
+    end(made, running)
+    assert held(made, "main").ids == first
+    assert held(made, "side").ids == [*first, *first[37 * 2 :]]
+
+
+def test_one_that_was_emptied_while_the_pipeline_was_stopped_is_filled_from_there(monkeypatch):
+    made = exact_pipeline(monkeypatch, transactions=90, rows=2)
+    made.begin_at(out=0)
+    held(made).loses_both = held(made).in_headers = True
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "out") == 90)
+    end(made, running)
+    ids = list(held(made).ids)
+    held(made).lose(len(ids))
+    rewind(made, "out", 60)
+    made.want("running")
+    running = RunningLane(made)
+    wait_until(lambda: is_done(made, "out") and at(made, "out") == 90)
+    end(made, running)
+    assert held(made).ids == ids[60 * 2 :]
+
+
+def test_to_the_place_where_its_last_batch_began_that_batch_comes_again(monkeypatch):
+    made = exact_pipeline(monkeypatch, transactions=15, rows=2)
+    made.begin_at(out=0)
+    held(made).in_headers = True
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "out") == 15)
+    begins = held(made).cursor.position["tx"]
+    held(made).values.clear()
+    rewind(made, "out", begins)
+    wait_until(lambda: is_done(made, "out") and at(made, "out") == 15)
+    end(made, running)
+    assert len(held(made).ids) == (15 - begins) * 2
+
+
+def test_rewound_twice_and_while_it_is_behind_a_sink_lacks_nothing_in_the_end():
+    made = pipeline(source="", transactions=300)
+    made.begin_at(main=300, side=200)
+    made.log("side").fail_next(10**6, AWAY)
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "behind")
+    for tx in (150, 100):
+        rewind(made, "side", tx)
+        wait_until(lambda t=tx: last(made, "side") and last(made, "side").to == {"tx": t})
+    wait_until(lambda: made.control.progress().sinks["side"].position == {"tx": 100})
+    made.log("side").heal()
+    wait_until(lambda: is_done(made, "side"))
+    end(made, running)
+    assert delivered(made, "side") == [(tx, row) for tx in range(101, 301) for row in range(2)]
+    assert delivered(made, "main") == []
+
+
+def test_one_that_was_given_up_is_filled_again_without_a_gap():
+    made = pipeline(source="", transactions=200)
+    made.begin_at(main=200, side=40)
+    gaps = Gaps(made.store, made.name)
+    made.store.transact([gaps.give_up("side", {"tx": 40}, "too late", "position_lost")])
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "given_up")
+    rewind(made, "side", 30)
+    wait_until(lambda: is_done(made, "side"))
+    end(made, running)
+    assert {tx for tx, _ in delivered(made, "side")} == set(range(31, 201))
+    [gap] = gaps.all()
+    assert (gap.start, gap.end) == ({"tx": 40}, {"tx": 40})
+
+
+@pytest.mark.parametrize(
+    ("tx", "settings", "why"),
+    [(201, "", "nothing behind"), (3, "purged_before: 50, ", "the log begins at 50")],
+)
+def test_what_cannot_be_done_is_refused_and_changes_nothing(tx, settings, why):
+    made = pipeline(source=settings, transactions=200)
+    made.begin_at(main=200, side=200)
+    running = RunningLane(made)
+    rewind(made, "side", tx)
+    wait_until(lambda: last(made, "side") is not None)
+    wait_until(lambda: stood(made, "side") == "running")
+    end(made, running)
+    assert last(made, "side").state == "refused"
+    assert why in last(made, "side").reason
+    assert delivered(made, "side") == []
+    assert at(made, "side") == 200
+
+
+def test_a_log_that_is_purged_meanwhile_leaves_a_gap_and_stops_who_needs_the_sink():
+    made = pipeline(source="", transactions=200, optional=())
+    made.begin_at(main=200, side=200)
+    made.log("side").hold()
+    running = RunningLane(made)
+    rewind(made, "side", 50)
+    wait_until(lambda: last(made, "side") is not None)
+    end(made, running)
+    made.log("side").let_go()
+    change(made, "transactions: 200", "transactions: 200, purged_before: 150")
+    outcome = RunningLane(made).end()
+    assert outcome.error_class == "position_lost"
+    assert "sinks resume" in outcome.reason
+    assert last(made, "side").state == "failed"
+    gaps = Gaps(made.store, made.name)
+    assert gaps.open()["side"].start["tx"] < 150
+    made.store.transact([gaps.wish("side", "resume", "a test")])
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "running" and not gaps.open())
+    end(made, running)
+
+
+def test_while_every_sink_is_given_the_log_again_the_lane_reads_on_and_begins_there():
+    made = pipeline(optional=())
+    for sink in made.sinks:
+        made.log(sink).hold()
+    running = RunningLane(made)
+    for sink in made.sinks:
+        rewind(made, sink, 0)
+    wait_until(lambda: len(Rewinds(made.store, made.name).running()) == 2)
+    wait_until(lambda: ((last(made, "main").lane or {}).get("tx", 0)) > 100)
+    assert made.status()[0] == "running"
+    end(made, running)
+    for sink in made.sinks:
+        made.log(sink).let_go()
+    made.want("running")
+    running = RunningLane(made)
+    wait_until(lambda: is_done(made, "main") and is_done(made, "side"))
+    ends = end(made, running)
+    assert [whole(made, name, ends[name]) for name in made.sinks] == [[], []]

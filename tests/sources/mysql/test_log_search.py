@@ -1,0 +1,71 @@
+"""Places of the log by time, offset and GTID: between two transactions, with their GTIDs."""
+
+import json
+import time
+
+import pytest
+
+from airflow_provider_deltaforge.errors import PositionLostError, SpecError
+from tests.servers import sql
+from tests.sources.mysql.reading import fresh_database
+from tests.sources.mysql.stream_reading import rows, source_of
+
+DATABASE = "searched"
+PAUSE_S = 1.1
+"""MariaDB's log knows whole seconds."""
+
+
+@pytest.fixture(params=["mysql_server", "mariadb_server"])
+def searched(request):
+    """A source with rows 1 to 4 in two files of its log, a time between, and the places behind."""
+    server = request.getfixturevalue(request.param)
+    fresh_database(server, DATABASE, "CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(server, DATABASE)
+    heads = []
+    for number in range(1, 5):
+        sql.execute(server, f"INSERT INTO t VALUES ({number})", database=DATABASE)
+        heads.append(source.head())
+        if number == 2:
+            time.sleep(PAUSE_S)
+            sql.execute(server, "FLUSH BINARY LOGS")
+            between_ms = int(time.time() * 1000)
+    return source, between_ms, heads
+
+
+def ids(source, place):
+    events = rows(source, place)
+    return [json.loads(event["after"])["id"] for event in events if event["op"] == "c"]
+
+
+def test_what_lies_behind_a_place_was_committed_later(searched):
+    source, between_ms, heads = searched
+    place = source.place_at_time(between_ms)
+    assert ids(source, place) == [3, 4]
+    assert source.covers(place, heads[1])
+    assert not source.covers(place, heads[2])
+    assert ids(source, source.place_at_time(int(time.time() * 1000) + 1000)) == []
+    source.reach(place)
+
+    third = heads[2]
+    offset = f"{third['file']}:{third['pos']}"
+    # MariaDB writes something behind a transaction.
+    assert source.compare(source.place_at(offset), third) == 0
+    inside = source.place_at(f"{third['file']}:{third['pos'] - 1}")
+    assert ids(source, inside) == [3, 4]
+    assert source.place_at(json.dumps(third)) == third
+
+    if "gtid_set" in third:
+        uuid, _, last = third["gtid_set"].rpartition(",")[2].strip().partition(":")
+        gtid = f"{uuid}:{last.rpartition('-')[2]}"
+    else:
+        gtid = third["gtid_pos"].rpartition(",")[2]
+    assert ids(source, source.place_at(gtid)) == [3, 4]
+
+    with pytest.raises(PositionLostError, match="the server's log begins at"):
+        source.place_at_time(1_000_000_000_000)
+    with pytest.raises(PositionLostError, match="has no file"):
+        source.place_at("binlog.999999:4")
+    with pytest.raises(SpecError, match="is no place"):
+        source.place_at("yesterday")
+    with pytest.raises(SpecError, match="is no position"):
+        source.place_at("{")
