@@ -19,8 +19,11 @@ from airflow_provider_deltaforge.api.server import serving
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launch_local import LocalBackend
 from airflow_provider_deltaforge.control.metrics import PREFIX
+from airflow_provider_deltaforge.control.verification import VerificationRun
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
+from airflow_provider_deltaforge.engine.verify.options import VerifyOptions
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.control import metrics_page
 from tests.engine.driving import Driving
 from tests.engine.real_run import RealRun
@@ -141,6 +144,10 @@ def url(tmp_path_factory, mysql_server, kafka_server, schema_registry_server, po
             wait_for("the stream", lambda: series(url).get("pipeline_status", {}).get("live") == 1)
             sql.execute(mysql_server, *STATEMENTS, database="live")
             slot.insert(2)
+            wait_for("the copy", lambda: Snapshots(slot.store, slot.name).finished())
+            verified = VerificationRun(slot.store, slot.name, VerifyOptions(), "test")
+            verified.begin()
+            assert verified.run().verdict == "equal"
             expected = metrics_page.names()
             missing = lambda: sorted(expected - scraped(url).keys())  # noqa: E731
             with suppress(AssertionError):
