@@ -31,7 +31,12 @@ def strict_server(tmp_path_factory):
     """PostgreSQL that keeps little log for slots, and asks nobody else before it commits."""
     server = postgres.start(
         tmp_path_factory.mktemp("strict"),
-        args=["max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB"],
+        args=[
+            "max_slot_wal_keep_size=1MB",
+            "min_wal_size=32MB",
+            "max_wal_size=32MB",
+            "max_prepared_transactions=4",
+        ],
     )
     yield server
     server.stop()
@@ -329,3 +334,44 @@ def test_a_moved_rows_large_value_is_read_where_a_copy_reads(shop, either):
     reader.close()
     assert [event["table"] for event in moved] == ["t", "p"]
     assert [json.loads(event["after"]) for event in moved] == [{"id": 2, "big": "x" * 3000}] * 2
+
+
+@pytest.mark.parametrize("key", [" PRIMARY KEY", ""], ids=["key", "no key"])
+def test_a_prepared_transaction_counts_from_when_it_is_committed(strict_server, key):
+    """Of a table without a key, too: it is one chunk, so every change is within one cut."""
+    fresh_database(
+        strict_server, NAME, f"CREATE TABLE t (id int{key})", "ALTER TABLE t REPLICA IDENTITY FULL"
+    )
+    source = source_of(strict_server, NAME)
+    snapshotter = source.open_snapshot()
+    begun_at = snapshotter.begin()
+    with connect(strict_server, NAME) as session:
+        for number, name in enumerate(("within", "across")):
+            session.execute("BEGIN")
+            session.execute(f"INSERT INTO t VALUES ({number})")
+            session.execute(f"PREPARE TRANSACTION '{name}'")
+        session.execute("COMMIT PREPARED 'within'")
+        (chunk,) = snapshotter.plan(100)
+        batches = list(snapshotter.read(chunk, "run"))
+        session.execute("COMMIT PREPARED 'across'")
+        session.execute(f"INSERT INTO t VALUES ({LAST})")
+    snapshotter.close()
+
+    reader = source.open(begun_at)
+    found = read_until(reader, lambda read: any(LAST in ids_in(batch) for batch in read))
+    reader.close()
+
+    assert ids_in(*batches) == [0]
+    shown = {
+        number: is_shown
+        for batch in found
+        for number, is_shown in zip(
+            ids_in(batch), source.visible(batches[0].end, batch).tolist(), strict=True
+        )
+    }
+    assert shown == {0: True, 1: False, LAST: False}
+    drop_slots(strict_server, NAME)
+
+
+def ids_in(*batches):
+    return [json.loads(text)["id"] for batch in batches for text in batch.rows["after"].to_pylist()]
