@@ -37,6 +37,13 @@ from airflow_provider_deltaforge.storage.records.stats import (
     TableCounts,
 )
 from airflow_provider_deltaforge.storage.records.tables import TableRecords
+from airflow_provider_deltaforge.storage.records.verifications import (
+    DifferingKeys,
+    SinkComparison,
+    TableComparison,
+    Verification,
+    Verifications,
+)
 
 HOSTILE = (
     "<img src=x onerror=\"document.title='taken'\">",
@@ -63,6 +70,7 @@ def fill(store, owner=OWNER, *, hostile=True):
     _add_schemas(store, "acme", "orders-db")
     _add_history(store, "orders")
     _add_copies(store, "orders", finished=True)
+    _add_verification(store, "orders", ['{"id":4711}', '{"id":4712}'])
     for number, customer in enumerate([4711, 4711, 208]):
         row = {"id": 512_300 + number, "customer": customer, "amount": "19.90", "note": None}
         _set_aside(store, "orders", "orders", row, "kafka", _TOO_LARGE)
@@ -92,6 +100,7 @@ def _visitors(store, owner):
     visitors.says("running", events=19, lag_ms=93_000, sinks=sinks, tables=counts)
     store.transact([TableRecords(store, "visitors").stop(f"shop.{HOSTILE[1]}", HOSTILE[0], 1)])
     _add_structure(store, "visitors", "acme", HOSTILE, HOSTILE)
+    _add_verification(store, "visitors", HOSTILE)
     for text in HOSTILE:
         _set_aside(store, "visitors", text, {text: text}, "kafka", text)
     return visitors
@@ -237,6 +246,32 @@ def _add_history(store, name):
             )
         )
     store.transact(History(store, name).puts(samples))
+
+
+def _add_verification(store, name, keys):
+    tables = [
+        TableComparison(
+            table="shop.orders", rows=512_000, missing=len(keys), examples={"missing": [*keys]}
+        ),
+        TableComparison(table=f"shop.{keys[0]}", rows=44_000),
+        TableComparison(table="shop.log", reason="the table has no key"),
+    ]
+    found = Verification(id="9925d1771133", by=f"rest: {keys[0]}", started_at_ms=_ago_ms(900))
+    records = Verifications(store, name)
+    assert records.begin(found)
+    found = found.model_copy(
+        update={
+            "state": "finished",
+            "verdict": "different",
+            "finished_at_ms": _ago_ms(840),
+            "rows": 556_000,
+            "sinks": [
+                SinkComparison(sink="kafka", tables=tables, notes=[keys[-1]]),
+                SinkComparison(sink="hook", reason="not readable: webhooks keep nothing"),
+            ],
+        }
+    )
+    records.finish(found, DifferingKeys(id=found.id))
 
 
 def _add_copies(store, name, *, finished):
