@@ -10,9 +10,14 @@ import pytest
 from airflow_provider_deltaforge.control import pipelines, snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
+from airflow_provider_deltaforge.plugins import PROCESSORS
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
+from tests.engine import picky
 from tests.engine.exact_run import exact_run
 from tests.engine.scripted_run import NAME, kill
+from tests.engine.test_exactly_once import create
 
 KILLS = (
     (CrashPoint.SNAPSHOT_STARTED, 1),
@@ -77,3 +82,37 @@ def test_wherever_a_copy_beside_the_stream_is_killed_each_row_comes_once(kind, r
     copies = Counter(event.key for event in run.seen() if event.name is None)
     assert set(copies.values()) == {1}  # A row that came behind its chunk's view is none of it.
     assert run.judge(start) == []
+
+
+@pytest.mark.long
+def test_rows_of_a_chunk_that_are_refused_are_set_aside_once(kafka_server, tmp_path, monkeypatch):
+    for name, place in picky.PLACE.items():
+        monkeypatch.setitem(PROCESSORS.shipped, name, place)
+    last = {}
+    for tx, row, key in ScriptedSource(id="s", transactions=200, rows=3, keys=60).events(1, 200):
+        last[key] = (tx, row)
+    long_key, long_tx = next((key, tx) for key, (tx, row) in last.items() if key % 2 and not row)
+    run = exact_run(
+        "kafka",
+        kafka_server.dsn(),
+        tmp_path,
+        transactions=200,
+        rate=0,
+        snapshot="initial",
+        processors=f"{{type: picky}}, {{type: stretching, transactions: [{long_tx}]}}",
+        journal="enabled: true",
+    )
+    create(kafka_server.dsn(), run.place.name, max_message_bytes=picky.LONG - 10_000)
+    driver = run.start(hold=(CrashPoint.CHUNK_WRITTEN, 1))
+    kill(run.wait_held(driver))
+    driver.wait()
+
+    driver = run.start()
+    run.wait_delivered(driver)
+
+    assert run.stop(driver) == 0
+    copies = Counter(event.key[1] for event in run.seen() if event.name is None)
+    letters = [letter.event for letter in DeadLetterRecords(run.store, NAME).read()]
+    refused = Counter(event["after"]["id"] for event in letters if event["op"] == "r")
+    assert refused == dict.fromkeys({*range(2, 61, 2), long_key}, 1)
+    assert copies == dict.fromkeys({*range(1, 61, 2)} - {long_key}, 1)
