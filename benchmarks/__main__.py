@@ -3,11 +3,11 @@
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
 a steady writer under default settings; ``copies`` copies a table beside it; ``snapshot`` copies one
-beside the database's own tools; ``transaction`` lets one transaction of millions of rows pass and
-watches memory; ``processors`` weighs each processor against rendering alone, without any server,
-and ``sensing`` schema sensing; ``idle`` shows how soon a pipeline obeys and what it costs at rest;
-``behind`` takes a best-effort sink away for a minute; the name of a sink measures its writer beside
-a bare client.
+beside the database's own tools, ``snapshot_memory`` 20 million rows; ``transaction`` lets one
+transaction of millions of rows pass and watches memory; ``processors`` weighs each processor
+against rendering alone, without any server, and ``sensing`` schema sensing; ``idle`` shows how soon
+a pipeline obeys and what it costs at rest; ``behind`` takes a best-effort sink away for a minute;
+the name of a sink measures its writer beside a bare client.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from tests.servers.process import Server
 
 _ALONE = {"processors": processors, "sensing": sensing}
 _EVENTS = {"transaction": 5_000_000}
-_OTHERS = ("render", "idle", "behind", "exactly_once", "snapshot")
+_OTHERS = ("render", "idle", "behind", "exactly_once", "snapshot", "snapshot_memory")
 _WHOLE = ("drain", "latency", "transaction", "copies")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
@@ -91,9 +91,12 @@ def main() -> None:
         result |= {"machine": whole.machine(), "engine": f"spark {master}" if master else "process"}
         exactly_once.main(RESULTS, result, asked.events, master)
         return
-    if asked.what == "snapshot":
+    if asked.what.startswith("snapshot"):
         result |= {"machine": whole.machine(), "engine": "process"}
-        snapshot.main(RESULTS, result, asked.events)
+        is_curve = asked.what == "snapshot_memory"
+        (snapshot.memory if is_curve else partial(snapshot.main, rows=asked.events))(
+            RESULTS, result
+        )
         return
     if asked.what == "behind":
         result |= {"machine": whole.machine(), "engine": "process"}

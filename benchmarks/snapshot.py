@@ -18,12 +18,14 @@ from types import ModuleType
 from typing import Any
 
 import psutil
+import psycopg
 from rich.console import Console
 from rich.table import Table
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launch import LaunchSpec
 from airflow_provider_deltaforge.control.spark_submit import environment
+from airflow_provider_deltaforge.plugins import SOURCES
 from airflow_provider_deltaforge.sources.contract import Source, TableChunk
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
@@ -37,6 +39,8 @@ from tests.servers.process import Server
 _ROUNDS = 3
 _WORKERS = 2
 _CURVE_S = 1.0
+_NARROW = 20_000_000
+_PATIENCE_S = 1800.0
 _SERVERS: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
     "postgres": (postgres.start, postgres_workload),
     "mysql": (mysql.start, workload),
@@ -52,8 +56,56 @@ def main(results: Path, result: dict[str, Any], rows: int) -> None:
         with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
             result[name] = _measure(name, Path(place), rows)
         _show(name, result[name])
-    (results / "snapshot.json").write_text(json.dumps(result, indent=2) + "\n")
-    _out.print("written to benchmarks/results/snapshot.json")
+    _write(results / "snapshot.json", result)
+
+
+def memory(results: Path, result: dict[str, Any]) -> None:
+    """Copy many narrow rows of PostgreSQL once, and write down the driver's memory."""
+    with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
+        result |= {"workers": _WORKERS, "narrow": _measure_narrow(Path(place))}
+    _write(results / "snapshot_memory.json", result)
+    told = result["narrow"]
+    _out.print(
+        f"{told['rows']:,} rows, {told['chunks']:,} chunks planned in {told['planning_s']} s, "
+        f"{told['rows_per_s']:,} rows/s, peak {told['rss_mib_peak']} MiB"
+    )
+
+
+def _write(file: Path, result: dict[str, Any]) -> None:
+    file.write_text(json.dumps(result, indent=2) + "\n")
+    _out.print(f"written to benchmarks/results/{file.name}")
+
+
+def _measure_narrow(place: Path) -> dict[str, Any]:
+    server = postgres.start(place / "postgres")
+    try:
+        with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
+            connection.execute("CREATE TABLE narrow (id bigint, n int)")
+            connection.execute(
+                f"INSERT INTO narrow SELECT i, i % 1000 FROM generate_series(1, {_NARROW}) i"
+            )
+            connection.execute("ALTER TABLE narrow ADD PRIMARY KEY (id)")
+            connection.execute("VACUUM ANALYZE narrow")
+        settings = {
+            "id": "narrow",
+            "dsn": server.dsn("postgres"),
+            "tables": ["public.narrow"],
+            "publication": "narrow",
+            "slot": "narrow",
+        }
+        copy = _Copy("narrow", place, settings, "postgres")
+        chunks = copy.plan()
+        seconds = copy.whole()
+        return {
+            "rows": _NARROW,
+            "chunks": len(chunks),
+            "planning_s": round(copy.planned_s[0], 2),
+            "rows_per_s": round(_NARROW / seconds),
+            "rss_mib_peak": max(copy.curve),
+            "rss_mib_each_second": copy.curve,
+        }
+    finally:
+        server.stop()
 
 
 def _measure(name: str, place: Path, rows: int) -> dict[str, Any]:
@@ -63,7 +115,7 @@ def _measure(name: str, place: Path, rows: int) -> dict[str, Any]:
         work.prepare(server)
         _out.print(f"{name}: writing {rows:,} rows")
         rows = work.load(server, rows, "inserts").events
-        copy = _Copy(name, place, server, work)
+        copy = _Copy(name, place, work.source_settings(server), work.SOURCE_TYPE)
         ways: dict[str, Callable[[], float]] = {
             **{tool: _tool(line) for tool, line in _tools(name, server).items()},
             "read": copy.read,
@@ -117,13 +169,13 @@ def _tool(line: list[str]) -> Callable[[], float]:
 class _Copy:
     """Our ways to copy the table."""
 
-    def __init__(self, name: str, place: Path, server: Server, work: ModuleType) -> None:
+    def __init__(self, name: str, place: Path, settings: dict[str, Any], source: str) -> None:
         self._name = name
         self._place = place
-        self._settings = work.source_settings(server) | {"dsn": "${BENCH_DSN}"}
-        self._dsn = work.source_settings(server)["dsn"]
-        self._type = work.SOURCE_TYPE
-        self._source: Source = work.source_alone(server)
+        self._settings = settings | {"dsn": "${BENCH_DSN}"}
+        self._dsn = settings["dsn"]
+        self._type = source
+        self._source: Source = SOURCES.load(source)(**settings)
         self._source.precompile()
         self._runs = 0
         self.planned_s: list[float] = []
@@ -133,15 +185,21 @@ class _Copy:
     def read(self) -> float:
         """Read all chunks with two workers; return the seconds, planning included."""
         began = time.perf_counter()
+        chunks = self.plan()
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            list(pool.map(self._read_share, [chunks[at::_WORKERS] for at in range(_WORKERS)]))
+        return time.perf_counter() - began
+
+    def plan(self) -> list[TableChunk]:
+        """Return the chunks that a pipeline would copy."""
+        began = time.perf_counter()
         snapshotter = self._source.open_snapshot()
         snapshotter.begin()
         chunks = list(snapshotter.plan(self._source.snapshot.chunk_size))
         snapshotter.close()
         self.planned_s.append(time.perf_counter() - began)
         self.chunks = len(chunks)
-        with ThreadPoolExecutor(_WORKERS) as pool:
-            list(pool.map(self._read_share, [chunks[at::_WORKERS] for at in range(_WORKERS)]))
-        return time.perf_counter() - began
+        return chunks
 
     def _read_share(self, chunks: list[TableChunk]) -> None:
         snapshotter = self._source.open_snapshot()
@@ -206,7 +264,7 @@ def _watched(pid: int, is_over: Callable[[], bool]) -> list[float]:
             due += _CURVE_S
         return is_over()
 
-    wait_until(look)
+    wait_until(look, _PATIENCE_S)
     return curve
 
 

@@ -1,7 +1,7 @@
 import pytest
 from rich.console import Console
 
-from airflow_provider_deltaforge.cli.views import pipeline_details, pipelines_table
+from airflow_provider_deltaforge.cli.views import copy_table, pipeline_details, pipelines_table
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.storage.records.stats import SinkProgress
 
@@ -81,3 +81,28 @@ def test_how_long_a_sink_lacks_changes_is_shown_under_the_word_lag():
     at = next(number for number, line in enumerate(shown) if line.startswith("sink "))
     assert shown[at].split()[:4] == ["sink", "status", "lag", "events"]
     assert shown[at + 1].split()[:4] == ["cache", "behind", "66.9", "s"]
+
+
+def test_a_copy_shows_rows_bytes_and_time_left_of_each_table_and_what_limits_it():
+    orders = {"chunks": 40, "chunks_done": 10, "rows": 100_000, "rows_estimate": 400_000}
+    items = {"chunks": 2, "chunks_done": 2, "rows": 9, "rows_estimate": 12_000}
+    progress = {
+        "chunks": 42,
+        "chunks_done": 12,
+        "rows": 100_009,
+        "bytes": 12_300_900,
+        "rows_per_s": 2500,
+        "eta_s": 120,
+        "limits": {"max_rows_per_s": 3000},
+        "tables": {
+            "shop.orders": {**orders, "bytes": 12_300_000, "eta_s": 120},
+            "shop.items": {**items, "bytes": 900, "eta_s": 0},
+        },
+    }
+    shown = lines(copy_table(progress))
+    assert [line.split() for line in shown if "shop" in line] == [
+        ["shop.orders", "10/40", "100,000", "of", "~400,000", "12.3", "MB", "2", "min"],
+        ["shop.items", "2/2", "9", "900", "B", "0", "ms"],
+    ]
+    assert shown[-1] == "2,500 rows/s, limited by max_rows_per_s 3,000"
+    assert max(map(len, shown)) <= 80

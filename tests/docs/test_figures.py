@@ -28,6 +28,14 @@ _FIGURES = [
     ),
     ("deployment.md", "454 MiB", "transaction-mysql-local", ["whole", "lane_rss_mib_peak"]),
     ("deployment.md", "5,400 rows/s", "behind", ["caught up", "side_events_per_s"]),
+    ("snapshots.md", "352,000 (", "snapshot", ["postgres", "rows_per_s", "read"]),
+    ("snapshots.md", "120,000 (", "snapshot", ["postgres", "rows_per_s", "whole"]),
+    ("snapshots.md", "341,000 (", "snapshot", ["mysql", "rows_per_s", "read"]),
+    ("snapshots.md", "179,000 (", "snapshot", ["mysql", "rows_per_s", "whole"]),
+    ("snapshots.md", "265,000 (", "snapshot", ["mariadb", "rows_per_s", "read"]),
+    ("snapshots.md", "155,000 (", "snapshot", ["mariadb", "rows_per_s", "whole"]),
+    ("snapshots.md", "220,600 rows/s", "snapshot_memory", ["narrow", "rows_per_s"]),
+    ("snapshots.md", "282 MiB", "snapshot_memory", ["narrow", "rss_mib_peak"]),
 ]
 _MILLIONS = [
     ("data_contracts.md", "1.5 million events/s", "contract, columns"),

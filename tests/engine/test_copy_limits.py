@@ -4,7 +4,8 @@ import time
 
 from airflow_provider_deltaforge.engine.base.runner import CopyPlan
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
-from airflow_provider_deltaforge.sources.contract import SnapshotSettings, TableChunk
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.shared.snapshot_settings import SnapshotSettings
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess

@@ -9,7 +9,8 @@ from airflow_provider_deltaforge.engine.base.processor_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
 from airflow_provider_deltaforge.sensing.row_samples import RowSample
-from airflow_provider_deltaforge.sources.contract import SnapshotSettings, TableChunk
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.shared.snapshot_settings import SnapshotSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from airflow_provider_deltaforge.sources.contract import (
     Finding,
     Identity,
     LogReader,
-    SnapshotSettings,
     Snapshotter,
     Source,
     TableChunk,
@@ -34,6 +33,7 @@ from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
 from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.sources.shared.preflight import checked
+from airflow_provider_deltaforge.sources.shared.snapshot_settings import SnapshotSettings
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention

@@ -33,6 +33,17 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
  ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 """
 
+# Whatever alters a table or its indexes writes one of these rows anew.
+_VERSION = """
+SELECT concat_ws(' ', c.oid, c.xmin,
+       (SELECT string_agg(concat(a.attnum, ':', a.xmin), ' ' ORDER BY a.attnum)
+          FROM pg_attribute a WHERE a.attrelid = c.oid),
+       (SELECT string_agg(concat(i.indexrelid, ':', i.xmin), ' ' ORDER BY i.indexrelid)
+          FROM pg_index i WHERE i.indrelid = c.oid))
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s
+"""
+
 # A type that an extension brought has operators of its own, in the extension's schema.
 _OPERATORS = """(
   WITH RECURSIVE d AS (SELECT t.oid, t.typbasetype, t.typtype, t.typnamespace UNION ALL
@@ -155,6 +166,26 @@ def table_named(connection: Any, schema: str, table: str) -> CapturedTable | Non
     sql = _TABLES.format(one=" AND n.nspname = %s AND c.relname = %s")
     found = _with_keys(connection, connection.execute(sql, (schema, table)).fetchall())
     return found[0] if found else None
+
+
+class KnownTables:
+    """The facts of tables, which are looked up again only when a table was altered.
+
+    What the catalog says of keys costs the server as much as a thousand rows.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[str, CapturedTable | None]] = {}
+
+    def get(self, connection: Any, schema: str, table: str) -> CapturedTable | None:
+        """Return the facts of one table as it is now, its size apart; None: there is none."""
+        row = connection.execute(_VERSION, (schema, table)).fetchone()
+        if row is None:
+            return None
+        known = self._known.get((schema, table))
+        if known is None or known[0] != row[0]:
+            known = self._known[schema, table] = row[0], table_named(connection, schema, table)
+        return known[1]
 
 
 def _with_keys(connection: Any, rows: Sequence[tuple[Any, ...]]) -> list[CapturedTable]:

@@ -166,7 +166,8 @@ def test_a_changed_key_asks_for_a_new_run(either, change):
         "INSERT INTO t SELECT i, i, i FROM generate_series(1, 30) i",
     )
     snapshotter = begun(source_of(either, "cut"))
-    chunk = list(snapshotter.plan(10))[1]
+    before, chunk, *_ = snapshotter.plan(10)
+    assert len(events(snapshotter.read(before, "run"))) == 10
     execute(either, change, database="cut")
     with pytest.raises(SchemaError, match="key changed"):
         list(snapshotter.read(chunk, "run"))

@@ -33,8 +33,8 @@ from airflow_provider_deltaforge.sources.postgres.snapshot.views import (
 )
 from airflow_provider_deltaforge.sources.postgres.tables import (
     CapturedTable,
+    KnownTables,
     captured_tables,
-    table_named,
 )
 from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, WalTablePlan
@@ -84,6 +84,12 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         self._tuning = tuning
         self._plans: Planner | None = None
         self._slot_is_new = False
+        self._known = KnownTables()
+
+    def close(self) -> None:
+        """Close the connection. Safe to call twice."""
+        super().close()
+        self._known = KnownTables()  # Another server may answer next.
 
     def begin(self) -> Position:
         """Return the position where the stream must start so that no change behind it is missed."""
@@ -189,7 +195,7 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
             view = open_view(connection, server, table)
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             return self._nothing()
-        facts = table_named(connection, *table)
+        facts = self._known.get(connection, *table)
         if facts is None:
             return self._nothing()
         check_bounds(facts, chunk)
