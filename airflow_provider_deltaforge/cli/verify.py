@@ -3,7 +3,7 @@
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Annotated
 
@@ -25,9 +25,11 @@ from airflow_provider_deltaforge.cli.options import (
     owner_token,
 )
 from airflow_provider_deltaforge.cli.views import new_table
+from airflow_provider_deltaforge.control import verification
 from airflow_provider_deltaforge.control.verification import VerificationRun, answer, in_words
 from airflow_provider_deltaforge.engine.verify.options import VerifyOptions
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.verifications import (
     KINDS,
     TableComparison,
@@ -40,6 +42,7 @@ _DRAW_S = 0.2
 def verify(
     name: NameArgument,
     store: StoreOption = DEFAULT_STORE,
+    *,
     tables: Annotated[
         str, typer.Option(help="Only these: db.table,db.other. Default: all captured tables.")
     ] = "",
@@ -49,6 +52,12 @@ def verify(
         typer.Option(min=0, help="Seconds a sink's checkpoint may take to reach the log's end."),
     ] = 60.0,
     examples: Annotated[int, typer.Option(min=0, help="Keys shown of each kind.")] = 10,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Have the running stream send again what differs; look again."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the source's tables with what the sinks hold, beside the running stream.
@@ -58,10 +67,12 @@ def verify(
     """
     options = VerifyOptions(_names(tables), _names(sinks), wait_s=wait, examples=examples)
     with opened(store) as state:
-        run = VerificationRun(state, name, options, owner_token())
-        run.begin()
-        with _cancelling(run), nullcontext() if as_json else _drawn(run):
-            found = run.run()
+        found = _verified(state, name, options, draws=not as_json)
+        if repair and found.verdict == "different":
+            if not as_json:
+                out.print(_view(found))
+            _repair(state, name, found)
+            found = _verified(state, name, options, draws=not as_json)
     if as_json:
         typer.echo(json.dumps(answer(found), indent=2))
     else:
@@ -75,6 +86,21 @@ def verify(
         raise typer.Exit(FAILED if found.verdict == "different" else RETRY)
 
 
+def _verified(state: Store, name: str, options: VerifyOptions, *, draws: bool) -> Verification:
+    run = VerificationRun(state, name, options, owner_token())
+    run.begin()
+    with _cancelling(run.cancel), _drawn(run) if draws else nullcontext():
+        return run.run()
+
+
+def _repair(state: Store, name: str, found: Verification) -> None:
+    """Have what differs sent again."""
+    over = threading.Event()
+    with _cancelling(over.set), err.status(f"{found.differences} rows are sent again"):
+        asked = verification.repair(state, name, found, owner_token(), over.is_set)
+    err.print(f"{asked.rows} rows were sent again; looking again", highlight=False)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(rich_help_panel="Running pipelines")(verify)
@@ -85,13 +111,13 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _cancelling(run: VerificationRun) -> Iterator[None]:
-    """End the verification, and keep that it was cancelled, at SIGINT and SIGTERM."""
+def _cancelling(cancel: Callable[[], object]) -> Iterator[None]:
+    """End what is under way, and keep that it was cancelled, at SIGINT and SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
-    former = {number: signal.signal(number, lambda *_: run.cancel()) for number in numbers}
+    former = {number: signal.signal(number, lambda *_: cancel()) for number in numbers}
     try:
         yield
     finally:

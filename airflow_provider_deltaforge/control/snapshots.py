@@ -42,10 +42,14 @@ NOT_DUE = (
 
 @dataclass(frozen=True, slots=True)
 class CopySelection:
-    """What to copy: everything captured, or some tables, or some rows of one table."""
+    """What to copy: everything captured, or some tables, or some rows of one table.
+
+    Or the rows that a verification (``repairs``) found to differ.
+    """
 
     tables: tuple[str, ...] = ()
     where: str | None = None
+    repairs: str | None = None
 
     def __post_init__(self) -> None:
         if self.where is not None and len(self.tables) != 1:
@@ -126,6 +130,7 @@ def request(store: Store, name: str, wish: CopySelection, request_id: str, by: s
         id=request_id,
         tables=list(wish.tables),
         where=wish.where,
+        repairs=wish.repairs,
         requested_at_ms=now_ms(),
         by=by,
     )

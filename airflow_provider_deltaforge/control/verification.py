@@ -7,6 +7,7 @@ is kept in the state store. One runs per pipeline at a time.
 import logging
 import os
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
@@ -15,6 +16,13 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.control.snapshots import (
+    CopySelection,
+    RequestState,
+    cancel,
+    request,
+    request_state,
+)
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.verify.options import (
     VerifyOptions,
@@ -42,6 +50,7 @@ from airflow_provider_deltaforge.storage.records.verifications import (
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _SAY_S = 2.0
+_LOOK_S = 0.2
 _NOT_RUNNING_WAIT_S = 3.0
 _SNAPSHOT = (
     "the snapshot of {name!r} is not finished: verify when it is ('deltaforge status {name}' says)"
@@ -229,6 +238,51 @@ def start(
     if isinstance(begun[0], DeltaForgeError):
         raise begun[0]
     return begun[0]
+
+
+def repair(
+    store: Store, name: str, found: Verification, by: str, is_over: Callable[[], bool]
+) -> RequestState:
+    """Have the rows that a verification found to differ sent again, and wait for that.
+
+    The running stream sends them to all sinks, at their place in its log: rows that are there as in
+    a copy, others as deletes.
+
+    Args:
+        store: the state store.
+        name: the pipeline's.
+        found: the verification, the last one of the pipeline.
+        by: who asks.
+        is_over: asked while waiting; True withdraws the request.
+
+    Returns:
+        How the request was done.
+
+    Raises:
+        RetryableError: it was withdrawn.
+        FatalError: it failed.
+        SpecError: the pipeline is not running, or its differing rows are not known by their keys.
+    """
+    kept = Verifications(store, name).keys()
+    if kept is None or kept.id != found.id or not kept.keys:
+        raise SpecError(
+            "the keys of the rows that differ are not kept: a processor changes them, or another "
+            "verification came since; verify again, or copy the tables (deltaforge snapshot)"
+        )
+    if not status(store, name).alive:
+        raise SpecError(f"a repair joins the log of a running stream; start {name!r} first")
+    request_id = f"repair:{found.id}"
+    asked = request(store, name, CopySelection(repairs=found.id), request_id, by)
+    while not asked.settled:
+        if is_over():
+            cancel(store, name, request_id, "withdrawn by who asked for it", by)
+        time.sleep(_LOOK_S)
+        asked = request_state(store, name, request_id) or asked
+    if asked.state == "cancelled":
+        raise RetryableError(f"the repair was withdrawn: {asked.reason}")
+    if asked.state == "failed":
+        raise FatalError(f"the repair failed: {asked.reason}")
+    return asked
 
 
 def results(store: Store, name: str) -> dict[str, Any]:

@@ -1,17 +1,24 @@
 """Compare a pipeline's tables with what its sinks hold."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_deltaforge.control.verification import VerificationRun, answer, in_words
+from airflow_provider_deltaforge.control.verification import (
+    VerificationRun,
+    answer,
+    in_words,
+    repair,
+)
 from airflow_provider_deltaforge.engine.verify.options import VerifyOptions
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.hooks.jobs import owner_token
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.records.verifications import Verification
 
 _FAIL_ON = ("different", "incomplete", "never")
 
@@ -28,6 +35,7 @@ class DeltaForgeVerifyOperator(PipelineOperator):
             be compared; ``never``: only when the verification itself fails.
         wait: how long a sink's checkpoint may take to reach the log's end.
         examples: keys shown of each kind.
+        repair: have the running stream send again what differs, and verify once more.
     """
 
     template_fields: Sequence[str] = (*PipelineOperator.template_fields, "tables", "sinks")
@@ -40,6 +48,7 @@ class DeltaForgeVerifyOperator(PipelineOperator):
         fail_on: Literal["different", "incomplete", "never"] = "different",
         wait: timedelta = timedelta(minutes=1),
         examples: int = 10,
+        repair: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -47,6 +56,8 @@ class DeltaForgeVerifyOperator(PipelineOperator):
         self.fail_on = fail_on
         self.wait = wait
         self.examples = examples
+        self.repair = repair
+        self._killed = threading.Event()
         self._run: VerificationRun | None = None
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,10 +74,18 @@ class DeltaForgeVerifyOperator(PipelineOperator):
         try:
             name = load(task.text(), expand=False).metadata.name
             with task.hook().store() as store:
-                environment = task.whole_environment()
-                self._run = VerificationRun(store, name, options, owner_token(context), environment)
-                self._run.begin()
-                found = self._run.run()
+                environment, by = task.whole_environment(), owner_token(context)
+
+                def verified() -> Verification:
+                    self._run = VerificationRun(store, name, options, by, environment)
+                    self._run.begin()
+                    return self._run.run()
+
+                found = verified()
+                if self.repair and found.verdict == "different":
+                    self.log.info("%s: %s; it is repaired", name, in_words(found))
+                    repair(store, name, found, by, self._killed.is_set)
+                    found = verified()
         except RetryableError as error:
             raise RuntimeError(str(error)) from error  # An Airflow retry may help.
         except DeltaForgeError as error:
@@ -84,6 +103,7 @@ class DeltaForgeVerifyOperator(PipelineOperator):
 
     def on_kill(self) -> None:
         """End the verification with the task."""
+        self._killed.set()
         if self._run is not None:
             self._run.cancel()
 

@@ -52,3 +52,10 @@ def test_a_key_steers_no_terminal(pipeline, tmp_path):
     done = run()
     assert done.exit_code == 1
     assert "\x1b[2J" not in done.output
+
+
+def test_a_repair_needs_a_running_stream(pipeline, tmp_path):
+    tamper(hold(pipeline, tmp_path))
+    done = run("--repair")
+    assert done.exit_code == 2
+    assert "a repair joins the log of a running stream; start 'orders' first" in done.output

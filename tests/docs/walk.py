@@ -14,6 +14,7 @@ RUNNING = (
     "schemas orders",
     "sinks list orders",
     "verify orders",
+    "verify orders --repair",
     "snapshot FILE --again",
     "snapshot FILE --tables shop.orders",
     "snapshot orders.yaml --tables shop.orders",

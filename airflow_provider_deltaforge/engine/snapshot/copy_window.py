@@ -118,10 +118,12 @@ class CopyWindow:
         Returns:
             None where that cannot be known: the chunk has to be read again.
         """
-        if self.is_void or self._versions - {*rows["schema_version"].unique().to_pylist()}:
+        if self.is_void:
             return None
         if not self._changes or not rows.num_rows:
             return rows
+        if self._versions - {*rows["schema_version"].unique().to_pylist()}:
+            return None
         changes = joined(self._changes)
         keys, places = _last_changes(changes)
         found = pc.index_in(rows["key"], value_set=keys, skip_nulls=True)
@@ -136,6 +138,13 @@ class CopyWindow:
         gone = changes.filter(changes["key"].is_null())["before"].drop_null()
         kept[_alike(rows["after"], gone)] = False
         return rows.filter(pa.array(kept))
+
+    def shown_keys(self) -> pa.Array:
+        """Return the keys of rows that the log has shown since the view, and that are there."""
+        if not self._changes:
+            return pa.array([], pa.binary())
+        keys, places = _last_changes(joined(self._changes))
+        return keys.filter(pa.array(places >= 0))
 
     def _judge(self, batch: ChangeBatch, cut: Position) -> None:
         unseen = ~self._source.visible(cut, batch)

@@ -19,7 +19,8 @@ from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
 from airflow_provider_deltaforge.engine.deliver.sink_positions import is_reset
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
 from airflow_provider_deltaforge.engine.read.source_identity import SourceIdentity
-from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
+from airflow_provider_deltaforge.engine.snapshot.repair import repair_chunks
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
 from airflow_provider_deltaforge.storage.contract import Write
@@ -130,7 +131,8 @@ class SnapshotRun:
         fresh = [sink_id for sink_id in plan.run.fresh_sinks if sink_id not in gaps]
         run = plan.run.model_copy(update={"fresh_sinks": fresh})
         writes = list(self._records.finish(run))
-        if not (plan.run.wish or {}).get("where"):
+        wish = plan.run.wish or {}
+        if not (wish.get("where") or wish.get("repairs")):
             writes += TableRecords(self._context.store, self._context.pipeline.name).repair(
                 [*plan.run.tables]
             )
@@ -275,10 +277,18 @@ class SnapshotRun:
         return run
 
     def _wished(self, snapshotter: Snapshotter) -> Sequence[TableChunk]:
-        chunk_rows = self._source.snapshot.chunk_size
-        if self._request is None:
+        chunk_rows, request = self._source.snapshot.chunk_size, self._request
+        if request is None:
             return list(snapshotter.plan(chunk_rows))
-        return list(snapshotter.plan(chunk_rows, tuple(self._request.tables), self._request.where))
+        if request.repairs is None:
+            return list(snapshotter.plan(chunk_rows, tuple(request.tables), request.where))
+        if not self._is_live:
+            raise SpecError(
+                "a repair joins the log of a running stream, and this one cannot be joined (see "
+                "'Copying again' in docs/operations.md); copy the tables: deltaforge snapshot FILE"
+            )
+        registry = registry_of(self._context)
+        return list(repair_chunks(self._context, registry, snapshotter, request.repairs))
 
     def _store(self, writes: Sequence[Write]) -> None:
         self._context.store.transact(writes, self._context.fence)

@@ -397,7 +397,7 @@ class _Run:
                     continue
                 for kind, kept in work.keys.get(number, {}).items():
                     counted.examples[kind] = sorted(kept)[: self._options.examples]
-                    if kind != INCONCLUSIVE:
+                    if kind != INCONCLUSIVE and number not in self._rows.renamed_keys:
                         of_table = keys.setdefault(sink_id, {}).setdefault(counted.table, {})
                         of_table[kind] = sorted(kept)
                 result.tables.append(counted)

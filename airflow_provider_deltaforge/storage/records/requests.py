@@ -57,11 +57,14 @@ class SnapshotRequest(Request):
     tables: list[str] = Field(default_factory=list)
     """Patterns of captured tables; empty: all of them."""
     where: str | None = None
+    repairs: str | None = None
+    """The verification whose differing rows are copied, and no others."""
 
     @property
     def wish(self) -> dict[str, Any]:
         """Return what is to be copied."""
-        return {"tables": list(self.tables), "where": self.where}
+        repair = {} if self.repairs is None else {"repairs": self.repairs}
+        return {"tables": list(self.tables), "where": self.where, **repair}
 
 
 class ReplayRequest(Request):

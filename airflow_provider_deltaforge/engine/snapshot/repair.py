@@ -1,0 +1,135 @@
+"""Repairs: rows that a verification found to differ are sent again, at their place in the log.
+
+A row that is there arrives as ``r``, as in any copy. One that a sink holds and the table does not
+arrives as a delete.
+"""
+
+import hashlib
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.schemas.registry import Registry
+from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
+from airflow_provider_deltaforge.storage.records.verifications import Verifications
+
+_KEYS = "keys"
+_KEYS_AT_ONCE = 200
+_REPAIRED = ("missing", "extra", "different")
+
+
+def repair_chunks(
+    context: TaskContext, registry: Registry, snapshotter: Snapshotter, verification_id: str
+) -> Iterator[TableChunk]:
+    """Yield chunks of the rows that a verification found to differ.
+
+    Raises:
+        SpecError: its keys are not kept any more, or rows cannot be read by them.
+    """
+    kept = Verifications(context.store, context.pipeline.name).keys()
+    if kept is None or kept.id != verification_id:
+        raise SpecError(
+            f"what verification {verification_id} found is not kept any more; verify again"
+        )
+    wanted: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for tables in kept.keys.values():
+        for table, kinds in tables.items():
+            found = (key for kind in _REPAIRED for key in kinds.get(kind, ()))
+            wanted[table].update(dict.fromkeys(found))
+    for table, keys in wanted.items():
+        if keys:
+            yield from _of_table(context, registry, snapshotter, table, list(keys))
+
+
+def _of_table(
+    context: TaskContext,
+    registry: Registry,
+    snapshotter: Snapshotter,
+    table: str,
+    keys: Sequence[str],
+) -> Iterator[TableChunk]:
+    source = context.pipeline.spec.source
+    chunk_rows = source.snapshot.chunk_size
+    planned = (c for c in snapshotter.plan(chunk_rows, [table]) if c.full_name == table)
+    whole = next(planned, None)
+    latest = None if whole is None else registry.latest(whole.db, whole.schema, whole.table)
+    for first in range(0, len(keys), _KEYS_AT_ONCE):
+        texts = keys[first : first + _KEYS_AT_ONCE]
+        chunk = None
+        if whole is not None and latest is not None and are_keys(latest.schema, texts):
+            members = [json.loads(text) for text in texts]
+            chunk = source.chunk_of_keys(whole, latest.schema, members)
+        if chunk is None:
+            raise SpecError(
+                f"rows of {table} cannot be read by their keys; copy the table: "
+                f"deltaforge snapshot FILE --tables {table}"
+            )
+        bounds = {**chunk.bounds, _KEYS: list(texts)}
+        yield replace(chunk, id=f"{table}:keys:{first}", bounds=bounds)
+
+
+def are_keys(table: TableSchema, texts: Sequence[str]) -> bool:
+    """Return whether these are keys of rows, as the table has them.
+
+    Those of another shape find no row, and a row that is not found is deleted in the sinks.
+    """
+    return all(
+        isinstance(key, dict)
+        and set(key) == set(table.primary_key)
+        and not any(isinstance(value, Decimal | list) for value in key.values())
+        for key in (json.loads(text, parse_float=Decimal) for text in texts)
+    )
+
+
+def deletes_of(
+    run_id: str, chunk: TableChunk, rows: pa.RecordBatch, inserted: pa.Array
+) -> pa.RecordBatch | None:
+    """Return deletes of the rows that a repair is to find, and that are not there.
+
+    Args:
+        run_id: the snapshot run.
+        chunk: of a repair; of another there are none.
+        rows: those that are there.
+        inserted: keys of rows that the log has shown since.
+    """
+    texts = chunk.bounds.get(_KEYS, ())
+    if not texts:
+        return None
+    present = {_canonical(key) for key in [*rows["key"].to_pylist(), *inserted.to_pylist()]}
+    gone = [text for text in texts if _canonical(text) not in present]
+    if not gone:
+        return None
+    ts_ms = rows["ts_ms"][0].as_py() if rows.num_rows else int(time.time() * 1000)
+    events: list[Mapping[str, Any]] = [
+        {
+            "op": "d",
+            "db": chunk.db,
+            "schema": chunk.schema,
+            "table": chunk.table,
+            "before": text.encode(),
+            "key": text.encode(),
+            "ts_ms": ts_ms,
+            "tx": 1,
+            "row": number,
+            "tx_end": number == len(gone) - 1,
+            "event_id": hashlib.blake2b(
+                f"{run_id}:{chunk.id}:{text}".encode(), digest_size=16
+            ).digest(),
+        }
+        for number, text in enumerate(gone)
+    ]
+    return pa.RecordBatch.from_pylist(events, schema=CHANGE_SCHEMA)
+
+
+def _canonical(key: bytes | str) -> str:
+    return json.dumps(json.loads(key, parse_float=str), sort_keys=True)

@@ -1,0 +1,61 @@
+"""What a repair deletes: rows that it is to find, and that are nowhere."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_deltaforge.engine.snapshot.repair import are_keys, deletes_of
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
+from tests.engine.in_process import InProcess
+from tests.engine.test_copy_window import rows
+
+CHUNK = TableChunk("c", "db", None, "t", {"keys": ['{"id":1}', '{"id":2}', '{"id":3}']})
+NONE = pa.array([], pa.binary())
+
+
+def test_what_is_not_there_is_deleted_under_the_same_id_each_time():
+    found = [deletes_of("run", CHUNK, rows((1, 5)), pa.array([b'{"id": 3}'])) for _ in range(2)]
+
+    [event] = found[0].to_pylist()
+    assert (event["op"], event["after"]) == ("d", None)
+    assert json.loads(event["key"]) == json.loads(event["before"]) == {"id": 2}
+    assert event["tx_end"]
+    assert found[0].equals(found[1])
+
+
+def test_a_chunk_of_any_other_copy_deletes_nothing():
+    assert deletes_of("run", TableChunk("c", "db", None, "t"), rows((1, 5)), NONE) is None
+    assert deletes_of("run", CHUNK, rows((1, 5), (2, 5), (3, 5)), NONE) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "are"),
+    [
+        ({"a": 1, "b": "x"}, True),
+        ({"a": 1, "b": {"_base64": "AA=="}}, True),
+        ({"a": 1}, False),
+        ({"a": 1, "c": "x"}, False),
+        ({"a": 1.5, "b": "x"}, False),
+        ({"a": 1, "b": [1]}, False),
+        ("text", False),
+    ],
+)
+def test_keys_of_another_shape_would_delete_rows_that_are_there(key, are):
+    columns = tuple(Column(name, "int", "int") for name in "abc")
+    table = TableSchema("db", None, "t", columns, ("a", "b"))
+    assert are_keys(table, [json.dumps(key)]) is are
+
+
+def test_a_repair_needs_a_stream_that_it_can_join_and_what_was_found():
+    pipeline = InProcess()
+    context = pipeline.context()
+    request = SnapshotRequest(id="r", requested_at_ms=0, by="me", repairs="gone")
+    with pytest.raises(SpecError, match="joins the log of a running stream"):
+        SnapshotRun(context, request).prepare()
+    with pytest.raises(SpecError, match="not kept any more; verify again"):
+        SnapshotRun(context, request, is_live=True).prepare()
