@@ -137,6 +137,15 @@ def test_a_transaction_is_found_by_its_tagged_gtid(mysql_server):
     pipeline = load(_MYSQL.format(host=mysql_server.host, port=mysql_server.port, db=db))
     with closing(sql.connect(mysql_server, db)) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id int primary key)")
+        # The other decoder cannot read this statement, and need not.
+        cursor.execute("CREATE DATABASE IF NOT EXISTS log_uncaptured")
+        cursor.execute("USE log_uncaptured")
+        cursor.execute("CREATE TABLE IF NOT EXISTS t (id int)")
+        cursor.execute("SET binlog_format = STATEMENT")
+        cursor.execute("INSERT INTO t VALUES (0)")
+        cursor.execute("SET binlog_format = ROW")
+        cursor.execute(f"INSERT INTO {db}.t VALUES (0)")
+        cursor.execute(f"USE {db}")
         start = pipeline.spec.source.head()
         cursor.execute("SET gtid_next = 'AUTOMATIC:blue'")
         cursor.execute("INSERT INTO t VALUES (1)")
