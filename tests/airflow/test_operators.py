@@ -2,6 +2,7 @@ import asyncio
 import json
 import os
 import signal
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("connection")
 
 
 def stream(document, **more):
+    more = {"poll_interval": timedelta(seconds=0.1), **more}
     return DeltaForgeStreamOperator(task_id="stream", document=document, **more)
 
 
@@ -117,9 +119,8 @@ def test_a_window_ends_with_success_and_without_stopping_the_stream(
     store,
     backend,
 ):
-    from datetime import timedelta
 
-    operator = stream(document, window=timedelta(seconds=1), poll_interval=timedelta(seconds=0.1))
+    operator = stream(document, window=timedelta(seconds=1))
     trigger = deferred(lambda: operator.execute(context()))
     event = fired(travelled(trigger))
     summary = stream(document).execute_complete({}, event)

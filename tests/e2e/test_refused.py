@@ -24,7 +24,7 @@ SASL = {
 def broker(tmp_path):
     server = kafka.start(tmp_path / "broker", sasl_password=KAFKA)
     yield server
-    server.stop()
+    server.kill()
 
 
 def secrets_around(run):

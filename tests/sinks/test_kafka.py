@@ -389,7 +389,7 @@ def two_directories(tmp_path):
     }
     server = kafka.start(tmp_path, settings=places)
     yield server
-    server.stop()
+    server.kill()
 
 
 @pytest.mark.long

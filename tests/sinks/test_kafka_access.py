@@ -60,7 +60,7 @@ OF_GUEST = AclBindingFilter(
 def strict(tmp_path_factory):
     strict = strict_kafka.start(tmp_path_factory.mktemp("strict-kafka"))
     yield strict
-    strict.server.stop()
+    strict.server.kill()
 
 
 @pytest.fixture

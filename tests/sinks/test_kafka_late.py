@@ -68,7 +68,7 @@ def server(tmp_path_factory):
     server = kafka.start(directory, port, settings=settings)
     yield server, proxy
     proxy.close()
-    server.stop()
+    server.kill()
 
 
 class Cut:

@@ -144,7 +144,7 @@ def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     """A server of its own, which the test may kill."""
     server = {"mysql": mysql, "mariadb": mariadb}[request.param].start(tmp_path / request.param)
     yield server
-    server.stop()
+    server.kill()
 
 
 class _Writer:
