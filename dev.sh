@@ -359,9 +359,12 @@ main() {
         check
         need_test_servers
         say "pytest"
-        # Most tests wait for servers: three at a time keep two cores busy. Each worker has its
+        # Most tests wait for servers: four at a time keep two cores busy. Each worker has its
         # own servers, and a file's tests stay together; tests/ordering.py says which come first.
-        [ $# -gt 0 ] || set -- -n 3 --dist loadfile --no-loadscope-reorder
+        case "$*" in
+        *tests/*) ;; # Some of them: one after the other.
+        *) set -- -n 4 --dist loadfile --no-loadscope-reorder "$@" ;;
+        esac
         exec "$PY" -m pytest "$@"
         ;;
     check) check ;;
