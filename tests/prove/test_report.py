@@ -222,7 +222,7 @@ def test_units_are_run_and_leave_nothing(pool, tmp_path):
 
 
 def test_what_hangs_is_ended_and_counts_as_failed(pool, tmp_path):
-    pool.run([unit("hangs", "stay", {"n": 1}, {"n": 2}, limit_s=8.0)])
+    pool.run([unit("hangs", "stay", {"n": 1}, {"n": 2}, limit_s=15.0)])
     child = int((tmp_path / "pool" / "example-hangs" / "child").read_text())
 
     assert [(case["n"], case["result"]) for case in pool.cases] == [(1, "ok"), (2, "wrong")]
