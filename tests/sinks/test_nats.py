@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sinks.nats import NatsSink
+from airflow_provider_deltaforge.sinks.redelivery import redelivering
 from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
 from tests.servers import nats
 from tests.sinks import nats_reader as reader
@@ -78,6 +79,15 @@ class TestNatsSink(SinkContract):
 
 class TestMessages:
     """What a reader of the stream finds."""
+
+    def test_what_is_delivered_again_on_purpose_is_not_dropped(self, url, name, place):
+        batch = rows(place, range(3))
+        sink = NatsSink(url=url, subject=f"{name}.orders", stream=name)
+        for given in (sink, redelivering(sink, "again"), redelivering(sink, "again")):
+            writer = given.open("p")
+            writer.write(batch)
+            writer.close()
+        assert len(reader.values(url, name)) == 2 * 3
 
     def test_headers_are_the_ids_the_key_and_those_of_the_route(
         self, url, name, place, open_writer
