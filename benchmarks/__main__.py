@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=20_000, help="events/s of latency")
     parser.add_argument("--seconds", type=int, default=20, help="measured time of latency")
     parser.add_argument("--local", action="store_true", help="without Spark")
+    parser.add_argument("--archive", action="store_true", help="drain: archive the log as well")
     asked = parser.parse_args()
     asked.events = asked.events or _EVENTS.get(asked.what, 1_000_000)
     if asked.what == "render":
@@ -109,8 +110,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         result |= _measured(asked, Path(place))
     RESULTS.mkdir(exist_ok=True)
-    kind = "" if asked.what in ("transaction", "copies") else f"-{asked.kind}"
-    name = f"{asked.what}-{asked.source}{kind}{'-local' if asked.local else ''}.json"
+    name = _name(asked)
     (RESULTS / name).write_text(json.dumps(result, indent=2) + "\n")
     _show(result)
     _out.print(f"written to benchmarks/results/{name}")
@@ -143,7 +143,9 @@ def _measured_one(
         servers = {name: source.pid, "kafka": broker.pid}
         brokers = f"{broker.host}:{broker.port}"
         batch = whole.TUNED if asked.what == "drain" else {}
-        pipeline = whole.Pipeline(f"bench-{name}", place, source, brokers, batch, work)
+        pipeline = whole.Pipeline(
+            f"bench-{name}", place, source, brokers, batch, work, archives=asked.archive
+        )
         master = None if asked.local else "local[2]"
         if asked.what == "latency":
             told = whole.latency(pipeline, source, asked.rate, asked.seconds, master, servers)
@@ -186,6 +188,12 @@ def _show(result: dict[str, Any]) -> None:
     for name, stage in result.get("stages", {}).items():
         table.add_row(f"{name} alone", f"{stage['rows_per_s']:,} rows/s")
     _out.print(table)
+
+
+def _name(asked: argparse.Namespace) -> str:
+    kind = "" if asked.what in ("transaction", "copies") else f"-{asked.kind}"
+    ending = ("-archive" if asked.archive else "") + ("-local" if asked.local else "")
+    return f"{asked.what}-{asked.source}{kind}{ending}.json"
 
 
 def _commit() -> str:

@@ -40,7 +40,7 @@ RUN_LOCAL = (
 class Pipeline:
     """One pipeline from the benchmark's table to a topic of its own."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a pipeline is made of
         self,
         name: str,
         directory: Path,
@@ -49,11 +49,13 @@ class Pipeline:
         batch: dict[str, int],
         work: ModuleType = workload,
         sink: Mapping[str, Any] | None = None,
+        *,
+        archives: bool = False,
     ) -> None:
         self.name = name
         self.work = work
         self.brokers = brokers
-        document = {
+        document: dict[str, Any] = {
             "metadata": {"name": name, "tenant": "bench"},
             "spec": {
                 "source": {
@@ -74,6 +76,8 @@ class Pipeline:
                 ],
             },
         }
+        if archives:
+            document["spec"]["archive"] = {"directory": str(directory / "archive")}
         topic = NewTopic(name, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
         admin = AdminClient({"bootstrap.servers": brokers})
         for created in admin.create_topics([topic]).values():

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.cli import (
+    archive,
     backup,
     control,
     dlq,
@@ -67,6 +68,7 @@ dlq.register(app)
 slots.register(app)
 sinks.register(app)
 rewind.register(app)
+archive.register(app)
 token.register(app)
 backup.register(app)
 driver.register(app)

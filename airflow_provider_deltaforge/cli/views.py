@@ -24,6 +24,7 @@ from rich.text import Text
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.storage.records.stats import (
+    ArchiveProgress,
     DeadLetterCounts,
     ProcessorCounts,
     TableCounts,
@@ -141,6 +142,8 @@ def pipeline_details(pipeline: PipelineStatus) -> RenderableType:
         parts.append(_processors(pipeline.processors))
     if pipeline.tables:
         parts.append(_tables(pipeline.tables))
+    if pipeline.archive is not None:
+        parts.append(_named("archive", _archive(pipeline.archive)))
     if pipeline.dlq.entries is not None:
         parts.append(_named("dlq", _dead_letters(pipeline.name, pipeline.dlq)))
     for name, entry in sorted(pipeline.stopped_tables.items()):
@@ -236,6 +239,15 @@ def _dead_letters(name: str, dlq: DeadLetterCounts) -> str:
     lost = dlq.evicted + dlq.rejected
     text = f"{dlq.entries or 0:,}{most} entries" + (f", {lost:,} lost" if lost else "")
     return f"{text}; deltaforge dlq list {name}" if dlq.entries else text
+
+
+def _archive(archive: ArchiveProgress) -> str:
+    text = f"{archive.rows:,} changes, {decimal(archive.bytes)}"
+    if archive.lag_ms is not None:
+        text += f", the oldest that waits is {duration_text(archive.lag_ms / 1000)} old"
+    if archive.holes:
+        text += f", {archive.holes:,} holes"
+    return text if archive.reason is None else f"{text}; not written now: {archive.reason}"
 
 
 def _cell(key: str, value: Any) -> str:

@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.events.schema import TableSchema, TypeSystem
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
+from airflow_provider_deltaforge.sources.shared.packed_positions import PacksPositions
 from airflow_provider_deltaforge.sources.shared.snapshot_settings import SnapshotSettings
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention
@@ -216,7 +217,7 @@ class Snapshotter(Protocol):
         """Close the connection. Safe to call twice."""
 
 
-class Source(PluginSettings):
+class Source(PluginSettings, PacksPositions):
     """A description: picklable, holds no connection."""
 
     connector: ClassVar[str]

@@ -24,6 +24,7 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.plugins import PROCESSORS, SINKS, SOURCES, PluginRegistry
 from airflow_provider_deltaforge.spec.choice import choose, configure, find, refusal
 from airflow_provider_deltaforge.spec.policies import (
+    ArchiveSettings,
     Batch,
     CommitPolicy,
     ConnectionPolicy,
@@ -120,6 +121,8 @@ class Spec(Settings):
     """Learning what rows and JSON columns hold."""
     journal: Journal = Journal()
     """The dead-letter queue."""
+    archive: ArchiveSettings | None = None
+    """Keeping the source's log for longer than the source does."""
     storage: StorageSettings | None = None
     """The state store, if not the one the process was started with."""
     sharding: Sharding | None = None

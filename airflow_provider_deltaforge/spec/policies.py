@@ -1,6 +1,8 @@
 """The blocks of the document beside source, processors and sinks: batching, commits, state."""
 
+import re
 from typing import Literal
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import NonNegativeInt, PositiveInt, SecretStr, field_validator, model_validator
 
@@ -111,6 +113,44 @@ class Trigger(Settings):
     window: PositiveInt = 600
     """Length of a window of work, in seconds; delivery does not wait for its end, and it ends
     between two batches."""
+
+
+_ARCHIVE_SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+_SECRET_PARAMETER = re.compile(r"secret|token|key|passw|sig$", re.IGNORECASE)
+
+
+class ArchiveSettings(Settings):
+    """Keeping the source's log as Parquet files, for longer than the source does."""
+
+    directory: str
+    """An absolute path, or an address such as ``s3://bucket/folder?region=eu-central-1``. Each
+    pipeline has a folder of its name in it. Credentials come from the environment of the driver."""
+    retention_days: PositiveInt | None = None
+    """Days that changes are kept, by their commit; without it for good."""
+    flush_secs: PositiveInt = 60
+    """How long changes wait at most until they are written; the source keeps them until then."""
+    flush_bytes: PositiveInt = 16 * 2**20
+    """So many bytes in memory are written without waiting. Up to four times as many may wait while
+    the directory is away; then delivery waits, too."""
+
+    @field_validator("directory")
+    @classmethod
+    def _check_directory(cls, value: str) -> str:
+        if value.startswith("/") or "${" in value:
+            return value
+        parts = urlsplit(value)
+        if parts.scheme not in _ARCHIVE_SCHEMES or "://" not in value:
+            known = ", ".join(f"{scheme}://" for scheme in _ARCHIVE_SCHEMES)
+            raise ValueError(f"needs an absolute path, or an address that begins with {known}")
+        # In Azure's addresses the container stands before the at sign.
+        has_login = "@" in parts.netloc and not parts.scheme.startswith("abfs")
+        names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+        if has_login or parts.password or any(map(_SECRET_PARAMETER.search, names)):
+            raise ValueError(
+                "holds credentials; take them out and let drivers find them in their environment, "
+                "for S3 as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
+            )
+        return value
 
 
 class StorageSettings(Settings):

@@ -1,5 +1,8 @@
 """The namespaces of the state store, and what a key may be made of."""
 
+ARCHIVES = "archives"
+"""Key-value map: where pipelines have begun to archive their log, under ``PIPELINE/PLACE``."""
+
 CHECKPOINTS = "checkpoints"
 """Key-value map: positions of a pipeline's sinks."""
 
@@ -66,8 +69,8 @@ WRITERS = "writers"
 """Key-value map: writers of sinks that have begun and are not known to be closed."""
 
 OF_PIPELINES = (
-    *(CHECKPOINTS, CURSORS, DATA_DRIFT, GAPS, HISTORY, JOURNAL, LOGS, SENSING, SNAPSHOTS, TABLES),
-    VERIFICATIONS,
+    *(ARCHIVES, CHECKPOINTS, CURSORS, DATA_DRIFT, GAPS, HISTORY, JOURNAL, LOGS, SENSING),
+    *(SNAPSHOTS, TABLES, VERIFICATIONS),
 )
 """Where the keys of the key-value map begin with a pipeline's name."""
 

@@ -8,6 +8,15 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_deltaforge.engine.archive.tables import (
+    batches_table,
+    from_parquet,
+    restored_batches,
+    schema_from,
+    schema_text,
+    split_by_table,
+    to_parquet,
+)
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
 from airflow_provider_deltaforge.sources.contract import Source
@@ -99,6 +108,30 @@ class SourceContract:
 
         for count, position in stops[:-1]:
             assert _compared(read_events(source, position)) == _compared(events[count:])
+
+    def test_what_is_archived_is_what_was_read(self, source: Source, start: Position) -> None:
+        batches = list(read_batches(source, start))
+        schemas = {schema_text(schema).hex(): schema for b in batches for schema in b.schemas}
+        files = [from_parquet(to_parquet(each.rows)) for each in split_by_table(batches)]
+        kept = from_parquet(
+            to_parquet(batches_table(batches, source, lambda schema: schema_text(schema).hex()))
+        )
+        restored = list(restored_batches(files, kept, source, schemas.__getitem__))
+
+        assert len(restored) == len(batches)
+        for read, again in zip(batches, restored, strict=True):
+            assert again.rows.to_pylist() == read.rows.to_pylist()
+            assert again.rows.schema.equals(CHANGE_SCHEMA)
+            assert _stored(again.end) == _stored(read.end)
+            assert again.schemas == read.schemas
+            flags = ("connector", "nbytes", "open_tx", "continues")
+            assert all(getattr(again, flag) == getattr(read, flag) for flag in flags)
+            for tx in set(read.rows["tx"].to_pylist()):
+                assert _stored(again.positions.after(tx)) == _stored(read.positions.after(tx))
+            if read.rows.num_rows:
+                shown = [source.visible(read.end, each).tolist() for each in (read, again)]
+                assert shown[0] == shown[1]
+        assert all(schema_from(bytes.fromhex(text)) == s for text, s in schemas.items())
 
     def test_positions_have_an_order(self, source: Source, start: Position) -> None:
         head = source.head()

@@ -81,8 +81,12 @@ class InProcess:
             keys=self.keys,
             sinks="\n".join(lines),
         )
-        pipelines.apply(self.store, self.document)
+        self.apply()
         self.want("running")
+
+    def apply(self) -> None:
+        """Apply the document as it is now."""
+        pipelines.apply(self.store, self.document)
 
     def want(self, desired: str, generation: int = 1) -> None:
         self.control.update(

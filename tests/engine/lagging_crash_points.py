@@ -17,6 +17,8 @@ OF_REWINDS = frozenset(
     {CrashPoint.REWIND_STORED, CrashPoint.REWIND_ADOPTED, CrashPoint.REWIND_ENDED}
 )
 """Of one of which a sink is given the log again: test_rewind_kills."""
+OF_ARCHIVES = frozenset({CrashPoint.ARCHIVE_FILES_WRITTEN, CrashPoint.ARCHIVE_STORED})
+"""Of one that archives its log: test_archive."""
 OF_REPLAYS = frozenset(
     {CrashPoint.REPLAY_WRITTEN, CrashPoint.REPLAY_STORED, CrashPoint.REPLAY_REMOVED}
 )

@@ -32,6 +32,7 @@ class RealRun:
         directory: where the sinks' files lie.
         port: where the source finds its server, when that is not the server itself.
         settings: more of the source.
+        more: further blocks beside source and sinks.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class RealRun:
         port: int | None = None,
         settings: Mapping[str, Any] | None = None,
         location: StoreLocation | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = f"real{next(_unique)}"
         self.server, self.directory = server, directory
@@ -49,7 +51,7 @@ class RealRun:
         self.store = self.location.create()
         self.control = Control(self.store, self.name)
         self._port = port or server.port
-        self._settings = dict(settings or {})
+        self._settings, self._more = dict(settings or {}), dict(more or {})
         self._create()
         self.apply("out")
 
@@ -78,6 +80,7 @@ class RealRun:
             "spec": {
                 "source": {"type": "postgres" if self.is_postgres else "mysql", "config": source},
                 "sinks": outputs,
+                **self._more,
             },
         }
         pipelines.apply(self.store, yaml.safe_dump(document))

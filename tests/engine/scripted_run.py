@@ -48,6 +48,7 @@ spec:
   trigger: {{window: {window}}}
   processors: [{processors}]
   journal: {{{journal}}}
+  {policy}
   sinks:
     - type: file
       config: {{id: out, path: "{directory}/out.jsonl"}}
@@ -72,6 +73,8 @@ class ScriptedRun:
     processors: str = ""
     journal: str = ""
     batch: str = "max_events: 30, max_ms: 20"
+    policy: str = ""
+    """Further blocks beside the sinks."""
     more: str = ""
     """Further sinks."""
     extra_environment: dict[str, str] = field(default_factory=dict)
@@ -91,6 +94,7 @@ class ScriptedRun:
             processors=self.processors,
             journal=self.journal,
             batch=self.batch,
+            policy=self.policy,
             more=self.more,
             directory=self.directory,
         )

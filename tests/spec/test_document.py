@@ -221,3 +221,32 @@ def test_a_plugin_of_somebody_else_is_found_and_checked(tmp_path, monkeypatch):
         "line 19: spec.sinks[1].config.lofd: unknown key; did you mean 'loft'?",
         "line 19: spec.sinks[1].config.loft: required, but not there",
     ]
+
+
+@pytest.mark.parametrize(
+    ("directory", "message"),
+    [
+        ("archive", "needs an absolute path, or an address that begins with file://"),
+        ("ftp://host/folder", "needs an absolute path"),
+        ("s3://AKIA:hush@bucket/folder", "holds credentials; take them out"),
+        ("s3://bucket/folder?secret_key=hush", "holds credentials"),
+        ("abfs://container:hush@account.dfs.core.windows.net/x", "holds credentials"),
+    ],
+)
+def test_an_archive_is_where_its_address_says_and_holds_no_credentials(directory, message):
+    (found,) = messages(document(spec=f"archive: {{directory: '{directory}'}}"))
+
+    assert found.startswith("line ")
+    assert "spec.archive.directory" in found
+    assert message in found
+    assert "hush" not in found
+
+
+@pytest.mark.parametrize(
+    "directory",
+    ["/var/lib/x", "s3://bucket/x?region=eu-central-1", "abfs://c@account.dfs.core.windows.net/x"],
+)
+def test_other_archives_are_taken(directory):
+    text = document(spec=f"archive: {{directory: '{directory}'}}")
+
+    assert load(text, {}).spec.archive.directory == directory

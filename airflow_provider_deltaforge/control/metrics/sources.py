@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.control.metrics.metric import (
 )
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention, MeasuredCounts
+from airflow_provider_deltaforge.storage.records.stats import ArchiveProgress
 
 _SOURCE = ("source",)
 
@@ -38,6 +39,16 @@ def _retained(
         return value(retention) if retention is not None else None
 
     return _of_source(retained)
+
+
+def _archived(
+    value: Callable[[ArchiveProgress], float | None],
+) -> Callable[[Observed], Iterator[Sample]]:
+    def archived(observed: Observed) -> float | None:
+        archive = observed.status.archive
+        return value(archive) if archive is not None else None
+
+    return _of_source(archived)
 
 
 def _events(observed: Observed) -> Iterator[Sample]:
@@ -166,6 +177,48 @@ ROWS: tuple[MetricRow, ...] = (
         "MySQL: until the server may drop what the pipeline needs, at the earliest.",
         _SOURCE,
         _retained(lambda retention: retention.left_s),
+    ),
+    MetricRow(
+        "archive_rows",
+        "counter",
+        "Changes that were written to the archive of the log (spec.archive).",
+        _SOURCE,
+        _archived(lambda archive: archive.rows),
+    ),
+    MetricRow(
+        "archive_bytes",
+        "counter",
+        "Bytes of the archive's files that were written.",
+        _SOURCE,
+        _archived(lambda archive: archive.bytes),
+    ),
+    MetricRow(
+        "archive_holes",
+        "counter",
+        "Stretches of the log that the archive lacks, because the source had dropped them.",
+        _SOURCE,
+        _archived(lambda archive: archive.holes),
+    ),
+    MetricRow(
+        "archive_lag_seconds",
+        "gauge",
+        "Age of the oldest change that waits to be archived; none where nothing waits.",
+        _SOURCE,
+        _archived(lambda archive: seconds(archive.lag_ms)),
+    ),
+    MetricRow(
+        "archive_written_timestamp_seconds",
+        "gauge",
+        "When the archive was written to last.",
+        _SOURCE,
+        _archived(lambda archive: seconds(archive.written_ms)),
+    ),
+    MetricRow(
+        "archive_failing",
+        "gauge",
+        "1 while the archive cannot be written.",
+        _SOURCE,
+        _archived(lambda archive: float(archive.reason is not None)),
     ),
     MetricRow("snapshot_rows", "counter", "Rows copied by snapshots.", ("table",), _snapshot_rows),
 )

@@ -36,6 +36,8 @@ class CrashPoint(Enum):
     REWIND_ADOPTED = "rewind_adopted"
     REWIND_ENDED = "rewind_ended"
     SOURCE_ACKNOWLEDGED = "source_acknowledged"
+    ARCHIVE_FILES_WRITTEN = "archive_files_written"
+    ARCHIVE_STORED = "archive_stored"
     SNAPSHOT_STARTED = "snapshot_started"
     CHUNK_RENDERED = "chunk_rendered"
     CHUNK_WRITTEN = "chunk_written"

@@ -24,6 +24,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilence
 from airflow_provider_deltaforge.storage.records.stats import (
+    ArchiveProgress,
     DataDriftCounts,
     SinkProgress,
     Stats,
@@ -96,7 +97,13 @@ class LaneStats:
     data_drift: Callable[[], DataDriftCounts] = DataDriftCounts
     """Returns what was counted of it."""
 
+    archive: ArchiveProgress | None = None
+    """None where the pipeline has none."""
+
     def __post_init__(self) -> None:
+        self._archive_error: LastError | None = None
+        self._archive_blocks = False
+        self._unarchived_ms: int | None = None
         self._lock = threading.Lock()
         self._lag_ms: int | None = None
         self._reader: LogReader | None = None
@@ -119,6 +126,9 @@ class LaneStats:
                 state.status_since_ms = sink.since_ms
         self.processors.add(counted.pop("processors"), known_only=True)
         self.dead_letters.add(counted.pop("dlq"))
+        archived = counted.pop("archive")
+        if self.archive is not None and archived is not None:
+            self.archive = archived.model_copy(update={"reason": None, "since_ms": None})
         histograms = {"latency", "batch_events", "batch_bytes"}
         begun = Stats(**{name: value for name, value in counted.items() if name not in histograms})
         for name in histograms:
@@ -241,6 +251,35 @@ class LaneStats:
             else:
                 self.errors[name] = latest
 
+    def archived(self, rows: int, nbytes: int, files: int, position: Position) -> None:
+        """Count what is durable in the archive now, and up to where."""
+        with self._lock:
+            if (archive := self.archive) is not None:
+                archive.rows += rows
+                archive.bytes += nbytes
+                archive.files += files
+                archive.position = dict(position)
+                archive.written_ms = int(time.time() * 1000) if files else archive.written_ms
+
+    def archive_hole(self) -> None:
+        """Count a stretch of the log that the archive lacks."""
+        with self._lock:
+            if self.archive is not None:
+                self.archive.holes += 1
+
+    def archive_lacks(self, first_ms: int | None) -> None:
+        """Note when the oldest change was committed that waits for the archive; None: none does."""
+        self._unarchived_ms = first_ms
+
+    def archive_error(self, error: BaseException | None) -> None:
+        """Note that the archive cannot be written, or (None) that it can again."""
+        with self._lock:
+            self._archive_error = last_error(self._archive_error, error)
+
+    def archive_blocks(self, *, is_full: bool) -> None:
+        """Note whether the lane waits for the archive."""
+        self._archive_blocks = is_full
+
     def delivered(self, batch: BatchStats, taken: Mapping[str, SinkCounts]) -> None:
         """Count a batch that every sink has taken.
 
@@ -291,6 +330,8 @@ class LaneStats:
                 return held_up
             for name, blocking in self.errors.items():
                 return name, blocking
+            if self._archive_blocks and self._archive_error is not None:
+                return "archive", self._archive_error
             if self.source_error is not None:
                 return "source", self.source_error
         silence = self._silence()
@@ -337,7 +378,19 @@ class LaneStats:
         report.processors = self.processors.report()
         report.dlq = self.dead_letters.report()
         report.data_drift = self.data_drift()
+        report.archive = self._archive_report()
         report.position, report.lag_ms = self.position(), self.lag_ms()
+        return report
+
+    def _archive_report(self) -> ArchiveProgress | None:
+        if self.archive is None:
+            return None
+        with self._lock:
+            report, error = self.archive.model_copy(), self._archive_error
+        if self._unarchived_ms is not None:
+            report.lag_ms = max(0, int(time.time() * 1000) - self._unarchived_ms)
+        if error is not None:
+            report.reason, report.since_ms = error.reason, error.since_ms
         return report
 
     def _held_up(self) -> tuple[str, LastError] | None:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from airflow_provider_deltaforge.engine.archive.lane_archive import LaneArchive
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.catch_up.lagging_sinks import LaggingSinks
@@ -34,6 +35,7 @@ class Delivery:
         checkpoints: the lane's.
         dead_letters: hold back what waits behind dead letters.
         heartbeat: says when to give up.
+        archive: the source keeps its log until it has it, too.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Delivery:
         checkpoints: Checkpoints,
         dead_letters: DeadLetterQueue,
         heartbeat: Heartbeat,
+        archive: LaneArchive,
     ) -> None:
         pipeline = shared.context.pipeline
         spec = pipeline.spec
@@ -59,12 +62,15 @@ class Delivery:
         self._exact = {sink.id for sink in spec.sinks if sink.holds_position}
         self._skip_list = skip_list
         self._dead_letters, self._heartbeat = dead_letters, heartbeat
+        self._archive = archive
         self._reached: Position | None = None
         self._acknowledged: Position | None = None
 
     def begin(self, start_positions: StartPositions) -> None:
         """Begin to catch up who stands behind the lane already."""
         self._lagging.begin(start_positions)
+        if self._archive.is_kept:  # It may get there while nothing is written.
+            self._reached = self._lagging.rejoin_point.at
 
     def acknowledge(self, reader: LogReader, reached: Position | None = None) -> None:
         """Acknowledge to the source what every sink holds that was not given up.
@@ -76,7 +82,7 @@ class Delivery:
         self._reached = reached if reached is not None else self._reached
         if self._reached is None or self._skip_list.any:
             return
-        position = self._lagging.earliest(self._reached)
+        position = self._archive.earliest(self._lagging.earliest(self._reached))
         if position != self._acknowledged:
             reader.acknowledge(position)
             self._acknowledged = position

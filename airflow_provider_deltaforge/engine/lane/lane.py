@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from airflow_provider_deltaforge.engine.archive.lane_archive import LaneArchive, LogTap
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.data_drift import DataDriftCounter, drift_watch_of
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
@@ -55,6 +56,7 @@ from airflow_provider_deltaforge.engine.snapshot.row_delivery import RowDelivery
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
     FencedError,
+    PositionLostError,
     RetryableError,
     ServerChangedError,
     TableError,
@@ -82,10 +84,13 @@ class OpenLog:
     start_positions: StartPositions
     start: Position
     seam: SnapshotSeam
+    tap: LogTap
 
-    def admit(self, batch: ChangeBatch) -> ChangeBatch:
-        """Return what is to be delivered of a batch, its schemas registered."""
-        return self.seam.without_shown(self.registrar.admit(batch))
+    def admit(self, batch: ChangeBatch) -> ChangeBatch | None:
+        """Return what is to be delivered of a batch, its schemas registered; None: nothing."""
+        self.tap.take(batch)
+        rest = self.tap.undelivered(self.registrar.admit(batch))
+        return None if rest is None else self.seam.without_shown(rest)
 
 
 class Lane:
@@ -137,6 +142,7 @@ class Lane:
             if spec.schema_sensing.enabled
             else None
         )
+        self._archive = LaneArchive(context, self._stats, self._heartbeat)
         self._storing = threading.Lock()
         self._empty_progress = EmptyProgress(context.job.tuning.idle_checkpoint_s)
 
@@ -152,6 +158,7 @@ class Lane:
             self._rendering.close()
             if self._sensing is not None:
                 self._sensing.close()
+            self._archive.close()
         self._keep_data_drift()
         self._dead_letters.log_counts()
         self._heartbeat.finish(outcome)
@@ -195,14 +202,18 @@ class Lane:
         if self._sensing is not None:
             self._retry(self._sensing.open)
         while True:
-            opened = self._retry(self._open)
             try:
-                return self._carry(opened)
-            except TableError as error:
-                stopped = error
-            except FencedError as error:
-                self._retry(self._heartbeat.confirm)
-                self._sink_positions.taken_over(error)  # Only a sink has to be.
+                opened = self._retry(self._open)
+                try:
+                    return self._carry(opened)
+                except TableError as error:
+                    stopped = error
+                except FencedError as error:
+                    self._retry(self._heartbeat.confirm)
+                    self._sink_positions.taken_over(error)  # Only a sink has to be.
+                    continue
+            except PositionLostError as error:
+                self._archive.forgo(error)
                 continue
             self._retry(lambda: self._tables.stop(stopped, opened.reader))  # noqa: B023 - called here
 
@@ -232,7 +243,8 @@ class Lane:
             opened.seam.is_over,
         )
         delivery = Delivery(
-            shared, self._skip_list, self._checkpoints, self._dead_letters, self._heartbeat
+            *(shared, self._skip_list, self._checkpoints, self._dead_letters),
+            *(self._heartbeat, self._archive),
         )
         rows = RowDelivery(
             self._context,
@@ -278,7 +290,7 @@ class Lane:
         rows: RowDelivery,
     ) -> None:
         """Deliver what is ready; nothing of it is held afterwards."""
-        if delivery.rejoin():
+        if delivery.rejoin() or self._archive.has_news():
             delivery.acknowledge(reader)
         if self._dead_letters.is_due:
             self._retry(self._dead_letters.tend)
@@ -321,15 +333,16 @@ class Lane:
         self._stats.checkpointed(start, [])
         for name, at in stored.items():
             self._stats.caught_up(name, at, None)
+        tap = self._archive.begin(start, anew=is_new)
         registrar = Registrar(
-            self._context, self._registry, self._retry, start, self._measured.schemas_missed
+            self._context, self._registry, self._retry, tap.read_from, self._measured.schemas_missed
         )
         ending = self._heartbeat.ending.is_set
-        reader = self._of_source(lambda: self._tables.open(self._source, start, ending))
+        reader = self._of_source(lambda: self._tables.open(self._source, tap.read_from, ending))
         self._stats.read_by(reader)
         self._heartbeat.begun()
         seam = SnapshotSeam.of(self._context, start, self._retry)
-        return OpenLog(reader, registrar, positions, start, seam)
+        return OpenLog(reader, registrar, positions, start, seam, tap)
 
     def _prepare(self, ahead: RenderAhead, batch: SourceBatch) -> RenderedBatch:
         """Run processors and rendering, in the decoder thread."""

@@ -3,7 +3,7 @@
 A transaction is split only above ``max_transaction_bytes``, or when ``respect_source_tx`` is off.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -271,7 +271,7 @@ class CuttingBatcher(Batcher):
     def add(self, batch: ChangeBatch, now_s: float) -> Iterator[SourceBatch]:
         """Take in a decoded batch, and yield every batch that is full or ends at a place."""
         for place, upto in self._cuts(batch):
-            front, batch = _split(batch, upto, place)
+            front, batch = split_at(batch, upto, place)
             yield from super().add(front, now_s)
             if (rest := self.rest()) is not None:
                 yield rest
@@ -287,7 +287,7 @@ class CuttingBatcher(Batcher):
             if covers(place, batch.end) and not covers(batch.end, place):
                 continue  # It lies behind this batch.
             self._places.remove(place)
-            found.append((self._row_of(batch, place), place))
+            found.append((rows_upto(batch, place, covers), place))
         found.sort(key=lambda cut: cut[0])
         passed = 0
         cuts = []
@@ -296,24 +296,26 @@ class CuttingBatcher(Batcher):
             passed = row
         return cuts
 
-    def _row_of(self, batch: ChangeBatch, place: Position) -> int:
-        """Return how many rows of a batch belong to transactions up to a place."""
-        transactions = batch.rows.column("tx").to_numpy()
-        ordinals = np.unique(transactions)
-        if batch.open_tx and len(ordinals):
-            ordinals = ordinals[:-1]
-        covers, after = self._source.covers, batch.positions.after
-        low, high = 0, len(ordinals)
-        while low < high:
-            middle = (low + high) // 2
-            if covers(place, after(int(ordinals[middle]))):
-                low = middle + 1
-            else:
-                high = middle
-        return int(np.searchsorted(transactions, ordinals[low - 1], "right")) if low else 0
+
+def rows_upto(
+    batch: ChangeBatch, place: Position, covers: Callable[[Position, Position], bool]
+) -> int:
+    """Return how many rows of a batch belong to transactions up to a place."""
+    transactions = batch.rows.column("tx").to_numpy()
+    ordinals = np.unique(transactions)
+    if batch.open_tx and len(ordinals) and not batch.rows.column("tx_end")[-1].as_py():
+        ordinals = ordinals[:-1]
+    low, high = 0, len(ordinals)
+    while low < high:
+        middle = (low + high) // 2
+        if covers(place, batch.positions.after(int(ordinals[middle]))):
+            low = middle + 1
+        else:
+            high = middle
+    return int(np.searchsorted(transactions, ordinals[low - 1], "right")) if low else 0
 
 
-def _split(batch: ChangeBatch, row: int, place: Position) -> tuple[ChangeBatch, ChangeBatch]:
+def split_at(batch: ChangeBatch, row: int, place: Position) -> tuple[ChangeBatch, ChangeBatch]:
     """Return what lies up to a place and what lies behind it."""
     total = batch.rows.num_rows
     front = replace(batch.slice(0, row), end=place, open_tx=False)

@@ -97,13 +97,13 @@ class Gate(Generic[Prepared]):
     """What decoded batches go through before they are cut. Used by the decoder thread.
 
     Args:
-        admit: returns what is to be delivered of a batch.
+        admit: returns what is to be delivered of a batch; None: nothing, as if it had not come.
     """
 
-    def __init__(self, admit: Callable[[ChangeBatch], ChangeBatch]) -> None:
+    def __init__(self, admit: Callable[[ChangeBatch], ChangeBatch | None]) -> None:
         self._admit = admit
 
-    def admit(self, batch: ChangeBatch) -> ChangeBatch:
+    def admit(self, batch: ChangeBatch) -> ChangeBatch | None:
         """Return what is to be delivered of a batch."""
         return self._admit(batch)
 
@@ -259,7 +259,8 @@ class ReadAhead(Generic[Prepared]):
     def _batches(self, chunk: LogSegment | None) -> Iterator[SourceBatch]:
         if chunk is not None:
             batch = self._gate.admit(self._decoded(chunk))
-            yield from self._batcher.add(batch, time.monotonic())
+            if batch is not None:
+                yield from self._batcher.add(batch, time.monotonic())
         due = self._batcher.due(time.monotonic())
         if due is not None:
             yield due

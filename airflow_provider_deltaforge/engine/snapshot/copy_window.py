@@ -167,7 +167,7 @@ class WatchedLog(Gate[RenderedBatch | CopyWindow]):
     """
 
     def __init__(
-        self, source: Source, start: Position, admit: Callable[[ChangeBatch], ChangeBatch]
+        self, source: Source, start: Position, admit: Callable[[ChangeBatch], ChangeBatch | None]
     ) -> None:
         super().__init__(admit)
         self._source = source
@@ -176,9 +176,11 @@ class WatchedLog(Gate[RenderedBatch | CopyWindow]):
         self._at: Position = start
         self._is_between = True
 
-    def admit(self, batch: ChangeBatch) -> ChangeBatch:
+    def admit(self, source_batch: ChangeBatch) -> ChangeBatch | None:
         """Take note of what the lane delivers next; called by the thread that decodes."""
-        batch = super().admit(batch)
+        batch = super().admit(source_batch)
+        if batch is None:
+            return None
         with self._lock:
             self._at, self._is_between = batch.end, not batch.open_tx
             if self._windows and batch.rows.num_rows:

@@ -9,6 +9,7 @@ import numpy as np
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet, spans_of
+from airflow_provider_deltaforge.sources.shared.packed_positions import PackedPositions
 
 # Columns of a table of transactions (int64): origin (its ordinal, -1 without GTID), number in it,
 # commit time in ms, offset where it starts, offset after its commit (-1 while open), and the id of
@@ -113,6 +114,19 @@ class BinlogTxPositions:
             return self.base
         gtids = advanced(self.base.gtids, done, self.origins)
         return LogPosition(self.file, int(done[-1, TX_STOP]), gtids, self.base.server_uuid)
+
+    def packed(self) -> PackedPositions:
+        """Return them as they can be kept."""
+        header = {"base": self.base.as_json(), "file": self.file, "origins": list(self.origins)}
+        return PackedPositions(header, self.transactions)
+
+    @classmethod
+    def unpacked(cls, packed: PackedPositions) -> "BinlogTxPositions":
+        """Return them as they were before ``packed``."""
+        header = packed.header
+        transactions = packed.numbers.reshape(-1, TX_COLUMNS)
+        base = LogPosition.from_json(header["base"])
+        return cls(base, header["file"], transactions, tuple(header["origins"]))
 
 
 def advanced(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position, Positions
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
@@ -32,6 +32,7 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger, Tag
 from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
 from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
+from airflow_provider_deltaforge.sources.shared.packed_positions import PackedPositions
 from airflow_provider_deltaforge.sources.shared.preflight import checked
 from airflow_provider_deltaforge.sources.shared.snapshot_settings import SnapshotSettings
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
@@ -300,6 +301,18 @@ class MySqlSource(Source):
     def is_behind(self, position: Position, cut: Position) -> bool:
         """Return whether everything that a view contained lies before a position of the log."""
         return positions.is_behind(position, cut)
+
+    def pack_positions(self, batch: ChangeBatch) -> PackedPositions:
+        """Return the positions of a batch of the log, to be kept with it."""
+        if not isinstance(batch.positions, positions.BinlogTxPositions):
+            return super().pack_positions(batch)
+        return batch.positions.packed()
+
+    def unpack_positions(self, packed: PackedPositions, end: Position) -> Positions:
+        """Return positions that were kept, as they were."""
+        if "after" in packed.header:
+            return super().unpack_positions(packed, end)
+        return positions.BinlogTxPositions.unpacked(packed)
 
     def common_cut(self, cuts: Sequence[Position]) -> Position | None:
         """Return a cut such that several views contained everything up to it; None: unknown."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sources.shared.packed_positions import PackedPositions
 
 _PAGE = 8192
 _PAGE_HEADERS = (24, 40)
@@ -111,6 +112,19 @@ class WalTxPositions:
     def end_position(self) -> WalPosition:
         """``end``, to calculate with."""
         return self._place(self.ends, self.reached)
+
+    def packed(self) -> PackedPositions:
+        """Return them as they can be kept."""
+        columns = (self.ends, self.commits, self.xids, self.times_ms)
+        numbers = np.stack([np.asarray(column, np.int64) for column in columns], axis=1)
+        return PackedPositions({"base": self.base.as_json(), "reached": self.reached}, numbers)
+
+    @classmethod
+    def unpacked(cls, packed: PackedPositions) -> "WalTxPositions":
+        """Return them as they were before ``packed``."""
+        base = WalPosition.from_json(packed.header["base"])
+        ends, commits, xids, times_ms = np.ascontiguousarray(packed.numbers.reshape(-1, 4).T)
+        return cls(base, ends, commits, xids, times_ms, int(packed.header["reached"]))
 
     def _place(self, ends: Any, reached: int) -> WalPosition:
         last = int(np.max(ends, initial=0))

@@ -170,6 +170,27 @@ class SinkProgress(Settings):
         return self.model_dump(exclude=judged | {"position", "checkpoint_ms"})
 
 
+class ArchiveProgress(Settings):
+    """How the archive of the log is doing."""
+
+    model_config = ConfigDict(frozen=False)
+
+    position: dict[str, Any] | None = None
+    """Up to where it holds the log."""
+    written_ms: int | None = None
+    """When something was written last."""
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    holes: int = 0
+    """Stretches of the log that it lacks."""
+    lag_ms: int | None = None
+    """How long ago the oldest change was committed that waits to be written."""
+    since_ms: int | None = None
+    reason: str | None = None
+    """Why it cannot be written."""
+
+
 class Stats(Settings):
     """What a lane has counted, its predecessors included, and how far it is."""
 
@@ -200,6 +221,8 @@ class Stats(Settings):
     """By id."""
     dlq: DeadLetterCounts = Field(default_factory=DeadLetterCounts)
     data_drift: DataDriftCounts = Field(default_factory=DataDriftCounts)
+    archive: ArchiveProgress | None = None
+    """None where the pipeline has none."""
     has_run: bool = False
     """Its driver has delivered, or could have, since it opened the log."""
 

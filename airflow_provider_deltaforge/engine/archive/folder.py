@@ -1,0 +1,293 @@
+"""The folder of one pipeline's archive: which files are in it, and which of them count.
+
+    log/EPOCH-NUMBER.segment.json          one stretch of the log; nothing counts that none names
+    log/EPOCH-0.opened.EPOCH-NUMBER.json   a lane began, behind the entry that it names
+    log/EPOCH-NUMBER.gap.json              a stretch that the archive lacks
+    log/EPOCH-NUMBER-PART.batches.parquet  where batches and transactions end
+    schemas/HASH.json                      how a table looked
+    day=…/table=…/EPOCH-NUMBER-PART.parquet
+
+Entries are numbered within the epoch of the lane that writes them. A lane of a newer epoch names
+the last entry that it goes on behind, so whatever a lane of an older one still writes is void.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
+from pyarrow import fs
+from pydantic import ValidationError
+
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.spec.settings import Settings
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+Result = TypeVar("Result")
+Kind = Literal["segment", "opened", "gap"]
+
+_LOG = "log"
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+"""Where a file is seen only when all of it is there."""
+_ENTRY = re.compile(r"(\d{10})-(\d{10})\.(segment|opened|gap)(?:\.(\d{10})-(\d{10}))?\.json")
+_FILE = re.compile(r"(\d{10})-(\d{10})-\d+\.(?:batches\.)?parquet")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class EntryName:
+    """The name of an entry, in the order of the log.
+
+    Attributes:
+        epoch: of the lane that wrote it.
+        number: within the epoch.
+        kind: what it says.
+        after: of one that says that a lane began: behind which entry, as (epoch, number).
+    """
+
+    epoch: int
+    number: int
+    kind: Kind
+    after: tuple[int, int] | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it lies."""
+        link = "" if self.after is None else ".{:010d}-{:010d}".format(*self.after)
+        return f"{_LOG}/{self.stem}.{self.kind}{link}.json"
+
+    @property
+    def stem(self) -> str:
+        """What the names of its files begin with."""
+        return f"{self.epoch:010d}-{self.number:010d}"
+
+    @classmethod
+    def parse(cls, path: str) -> "EntryName | None":
+        """Read a name; None: it is of something else."""
+        match = _ENTRY.fullmatch(path.rpartition("/")[2])
+        if match is None:
+            return None
+        after = (int(match[4]), int(match[5])) if match[4] else None
+        return cls(int(match[1]), int(match[2]), match[3], after)  # type: ignore[arg-type]
+
+
+class ArchiveFile(Settings):
+    """A file that an entry names."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+    day: str | None = None
+    table: str | None = None
+
+
+class ArchivePart(Settings):
+    """What was written at once: files of rows, and the batches that they are of."""
+
+    files: tuple[ArchiveFile, ...]
+    batches: ArchiveFile
+
+
+class ArchiveEntry(Settings):
+    """One entry of the archive's log."""
+
+    v: Literal[1] = 1
+    start: dict[str, Any]
+    end: dict[str, Any]
+    from_ms: int | None = None
+    """When the first change in it was committed, ms since the epoch; None without changes."""
+    to_ms: int | None = None
+    written_ms: int
+    parts: tuple[ArchivePart, ...] = ()
+    reason: str | None = None
+    """Of a gap: why the archive lacks what lies between."""
+
+    @property
+    def files(self) -> list[ArchiveFile]:
+        """Every file that it names."""
+        return [file for part in self.parts for file in (*part.files, part.batches)]
+
+
+def valid_names(names: Iterable[EntryName]) -> list[EntryName]:
+    """Return the names that count, in the order of the log."""
+    by_epoch: dict[int, list[EntryName]] = {}
+    for name in names:
+        by_epoch.setdefault(name.epoch, []).append(name)
+    valid: list[list[EntryName]] = []
+    epoch, upto = max(by_epoch, default=-1), None
+    while epoch in by_epoch:
+        entries = sorted(n for n in by_epoch[epoch] if upto is None or n.number <= upto)
+        valid.append(entries)
+        if not entries or entries[0].after is None:
+            break
+        epoch, upto = entries[0].after
+    return [name for entries in reversed(valid) for name in entries]
+
+
+class ArchiveFolder:
+    """Reads and writes the files of one pipeline's archive. Safe to use from several threads.
+
+    Args:
+        directory: of the document.
+        pipeline: whose folder in it.
+    """
+
+    def __init__(self, directory: str, pipeline: str) -> None:
+        self._directory = directory
+        self._pipeline = pipeline
+        self.shown = f"{directory.partition('?')[0].rstrip('/')}/{pipeline}"
+        """The folder as people see it."""
+
+    @cached_property
+    def _place(self) -> tuple[fs.FileSystem, str]:
+        filesystem, root = (
+            (fs.LocalFileSystem(), self._directory)
+            if self._directory.startswith("/")
+            else fs.FileSystem.from_uri(self._directory)
+        )
+        return filesystem, f"{root.rstrip('/')}/{self._pipeline}"
+
+    def names(self) -> list[EntryName]:
+        """Return the names of all entries, void ones included."""
+        found = map(EntryName.parse, self._listed(_LOG, recursive=False))
+        return [name for name in found if name is not None]
+
+    def data_files(self) -> dict[str, tuple[int, int]]:
+        """Return (epoch, number) of every file of rows or batches, by its path."""
+        found: dict[str, tuple[int, int]] = {}
+        for path in self._listed("", recursive=True):
+            if (match := _FILE.fullmatch(path.rpartition("/")[2])) is not None:
+                found[path] = int(match[1]), int(match[2])
+        return found
+
+    def read_entry(self, name: EntryName) -> ArchiveEntry:
+        """Return an entry.
+
+        Raises:
+            FatalError: it is damaged, or a later release wrote it.
+            FileNotFoundError: it was deleted meanwhile.
+        """
+        try:
+            return ArchiveEntry.model_validate_json(self.read(name.path))
+        except ValidationError:
+            raise FatalError(
+                f"archive {self.shown}: {name.path} cannot be read: it was damaged, or a later "
+                "release wrote it; restore it from a backup of the directory, or upgrade here"
+            ) from None
+
+    def write_entry(self, name: EntryName, entry: ArchiveEntry) -> None:
+        """Write an entry: durable and whole, or not at all."""
+        self.write(name.path, entry.model_dump_json(exclude_none=True).encode())
+
+    def read(self, path: str) -> bytes:
+        """Return what is in a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+            RetryableError: the directory is away.
+        """
+
+        def read() -> bytes:
+            filesystem, root = self._place
+            with filesystem.open_input_stream(f"{root}/{path}", compression=None) as stream:
+                return bytes(stream.read())
+
+        return self._call("read", read)
+
+    def write(self, path: str, data: bytes | pa.Buffer) -> None:
+        """Write a file: durable and whole, or not at all.
+
+        Raises:
+            RetryableError: it cannot be written now.
+        """
+
+        def write() -> None:
+            filesystem, root = self._place
+            if isinstance(filesystem, fs.LocalFileSystem):
+                _write_durably(Path(root) / path, data)
+                return
+            whole = f"{root}/{path}"
+            is_atomic = filesystem.type_name in _OBJECT_STORES
+            beside = whole if is_atomic else f"{whole}.tmp"
+            if not is_atomic:
+                filesystem.create_dir(whole.rpartition("/")[0], recursive=True)
+            with filesystem.open_output_stream(beside, compression=None) as stream:
+                stream.write(data)
+            if not is_atomic:
+                filesystem.move(beside, whole)
+
+        self._call("written", write)
+
+    def delete(self, path: str) -> None:
+        """Delete a file that may be gone already."""
+
+        def delete() -> None:
+            filesystem, root = self._place
+            with suppress(FileNotFoundError):
+                filesystem.delete_file(f"{root}/{path}")
+
+        self._call("changed", delete)
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file is there."""
+
+        def look() -> bool:
+            filesystem, root = self._place
+            return bool(filesystem.get_file_info(f"{root}/{path}").type == fs.FileType.File)
+
+        return self._call("read", look)
+
+    def _listed(self, folder: str, *, recursive: bool) -> list[str]:
+        def look() -> list[str]:
+            filesystem, root = self._place
+            base = f"{root}/{folder}".rstrip("/")
+            selector = fs.FileSelector(base, allow_not_found=True, recursive=recursive)
+            return [
+                info.path.removeprefix(root).lstrip("/")
+                for info in filesystem.get_file_info(selector)
+                if info.type == fs.FileType.File
+            ]
+
+        return self._call("read", look)
+
+    def _call(self, what: str, call: Callable[[], Result]) -> Result:
+        try:
+            return call()
+        except FileNotFoundError as error:
+            if what == "read":
+                raise
+            raise self._away(what, error) from None
+        except (OSError, pa.ArrowException) as error:
+            raise self._away(what, error) from None
+
+    def _away(self, what: str, error: Exception) -> RetryableError:
+        reason = redacted(str(error).partition("\n")[0])
+        return RetryableError(f"spec.archive.directory: {self.shown} cannot be {what}: {reason}")
+
+
+def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
+    """Write a local file under another name first, and sync it and every folder made for it."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.tmp")
+    try:
+        with beside.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+    for folder in (path.parent, *(made.parent for made in missing)):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
