@@ -1,5 +1,6 @@
 """The log of a source, delivered once more to sinks: where from, and asking for it."""
 
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_deltaforge.control.pipelines import existing
-from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
+from airflow_provider_deltaforge.engine.archive.reader import Archive
+from airflow_provider_deltaforge.errors import DeltaForgeError, PositionLostError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.contract import Source
@@ -46,6 +48,7 @@ class RewindPlan:
         tables: patterns of the tables that are meant; none: all.
         log_bytes: of the log from there to its end; None where the source cannot tell.
         log_files: of them; None where the log has no files.
+        is_archived: the source has not all of it any more; the archive has it.
     """
 
     to: Position
@@ -54,6 +57,7 @@ class RewindPlan:
     tables: tuple[str, ...] = ()
     log_bytes: int | None = None
     log_files: int | None = None
+    is_archived: bool = False
 
     @property
     def words(self) -> str:
@@ -63,10 +67,11 @@ class RewindPlan:
         size = "" if self.log_bytes is None else f", about {self.log_bytes / (1 << 20):,.1f} MiB"
         files = "" if self.log_files is None else f" in {self.log_files} file(s)"
         log = f"; that is{size[1:]} of log{files}" if size else ""
+        archived = ", from the archive" if self.is_archived else ""
         until = " until it is where it stood; from there on everything" if self.tables else ""
         return (
             f"{', '.join(self.sinks)}: every change{tables} behind {dict(self.to)}{since} is "
-            f"delivered again{until}{log}"
+            f"delivered again{archived}{until}{log}"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,11 +116,12 @@ def plan(store: Store, name: str, wish: RewindWish) -> RewindPlan:
     if not stands:
         raise SpecError(f"pipeline {name!r} has delivered nothing of the log yet")
     at_ms = time_in(wish.to)
-    places: object = source
-    if not isinstance(places, FindsLogPlaces):
-        raise SpecError(f"the log of a source of type {source.connector} cannot be read again")
-    to = places.place_at(wish.to.strip()) if at_ms is None else places.place_at_time(at_ms)
-    source.reach(to)
+    is_archived = False
+    try:
+        to = _place(source, wish.to.strip(), at_ms)
+    except PositionLostError as lost:
+        to = _archived_place(pipeline, wish.to.strip(), at_ms, lost)
+        is_archived = True
     behind = {sink_id: at for sink_id, at in stands.items() if _is_behind(source, at, to)}
     if not behind:
         furthest = next(iter(stands.values()))
@@ -123,9 +129,41 @@ def plan(store: Store, name: str, wish: RewindWish) -> RewindPlan:
             f"--to: {dict(to)} does not lie before {dict(furthest)}, where the sink stands: "
             "nothing behind it was delivered yet"
         )
+    tables = tuple(wish.tables)
+    if is_archived:
+        return RewindPlan(to, at_ms, behind, tables, is_archived=True)
     retained = source.log_retention(to, None)
     size = None if retained is None else retained.behind_bytes
-    return RewindPlan(to, at_ms, behind, tuple(wish.tables), size, _files(source, to))
+    return RewindPlan(to, at_ms, behind, tables, size, _files(source, to))
+
+
+def _place(source: Source, text: str, at_ms: int | None) -> Position:
+    """Return the place in the source's own log."""
+    places: object = source
+    if not isinstance(places, FindsLogPlaces):
+        raise SpecError(f"the log of a source of type {source.connector} cannot be read again")
+    to = places.place_at(text) if at_ms is None else places.place_at_time(at_ms)
+    source.reach(to)
+    return to
+
+
+def _archived_place(
+    pipeline: Pipeline, text: str, at_ms: int | None, lost: PositionLostError
+) -> Position:
+    """Return the place in the archive of what the source has no more.
+
+    Raises:
+        PositionLostError: the archive does not have it either, or there is none.
+    """
+    if pipeline.spec.archive is None or (at_ms is None and not text.startswith("{")):
+        raise lost
+    archive = Archive.of(pipeline)
+    try:
+        to: Position = json.loads(text) if at_ms is None else archive.position_at(at_ms)
+        archive.open(to).close()
+    except PositionLostError as error:
+        raise PositionLostError(f"{lost}; {error}") from error
+    return to
 
 
 def request(store: Store, name: str, planned: RewindPlan, by: str) -> None:

@@ -11,10 +11,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_provider_deltaforge.control import rewind
 from airflow_provider_deltaforge.control.rewind import RewindWish, shown_time
+from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.sinks.memory import memory_log
+from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 from tests.engine.driving import DrivenRun
 from tests.engine.exact_run import new_place
+from tests.engine.real_run import RealRun
 from tests.servers import sql
 from tests.sources.mysql.reading import fresh_database
 from tests.waiting import wait_for
@@ -130,3 +133,42 @@ def test_a_sink_that_was_emptied_ends_equal_and_its_neighbour_sees_nothing(
     assert run.stop().why == "stopped"
     ids = [message.event_id for message in out.messages()]
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.long
+def test_what_a_slot_has_no_more_comes_from_the_archive(postgres_server, tmp_path):
+    settings = {"snapshot": {"mode": "never"}}
+    archive = {"directory": str(tmp_path / "archive"), "flush_secs": 1}
+    run = RealRun(postgres_server, tmp_path, settings=settings, more={"archive": archive})
+    run.apply("out", "side")
+    run.start()
+    wait_for("the stream", lambda: run.status().status == "running")
+    run.insert(0)  # The archive knows a time only from what was committed before.
+    time.sleep(0.1)
+    begun_ms = int(time.time() * 1000)
+    run.insert(*range(1, 40))
+    wait_for("the rows", lambda: len(run.rows("side")) == len(run.rows("out")) == 40)
+    source = load(run.control.document()).spec.source
+    time.sleep(1.2)
+    run.insert(40)  # Behind it, the slot moves beyond what is in the archive.
+
+    def forgotten():
+        try:
+            source.place_at_time(begun_ms)
+        except PositionLostError:
+            return True
+        return False
+
+    wait_for("the slot to move", forgotten)
+    run.path("side").unlink()
+    planned = rewind.plan(run.store, run.name, RewindWish(shown_time(begun_ms), "side"))
+    assert planned.is_archived
+    rewind.request(run.store, run.name, planned, "a test")
+    run.insert(*range(41, 60))
+    rewinds = Rewinds(run.store, run.name)
+    wait_for("the rewind", lambda: (found := rewinds.all().get("side")) and found.state == "done")
+    run.insert(60)
+    wait_for("the rows", lambda: 60 in run.rows("side") and 60 in run.rows("out"))
+    run.stop()
+    assert run.rows("out") == list(range(61))
+    assert run.rows("side") == list(range(1, 61))

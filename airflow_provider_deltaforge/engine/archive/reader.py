@@ -306,6 +306,24 @@ class Archive:
         return self._schemas[digest]
 
 
+def reach(pipeline: Pipeline, position: Position) -> None:
+    """Check that the log can be followed from a position on, in the source or in the archive.
+
+    Raises:
+        PositionLostError: neither has it.
+        RetryableError: one of them is away.
+    """
+    try:
+        pipeline.spec.source.reach(position)
+    except PositionLostError as lost:
+        if pipeline.spec.archive is None:
+            raise
+        try:
+            Archive.of(pipeline).open(position).close()
+        except PositionLostError as error:
+            raise PositionLostError(f"{lost}; {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class ArchiveSegment:
     """A batch of the archive."""

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.catch_up.archived_log import open_log
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.rewound_log import RewoundLog
 from airflow_provider_deltaforge.engine.catch_up.snapshot_seam import SnapshotSeam
@@ -20,7 +21,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
-from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.sources.contract import LogReader, Source
 from airflow_provider_deltaforge.spec.document import Spec
 from airflow_provider_deltaforge.storage.records.rewinds import Rewind
 
@@ -155,9 +156,18 @@ class SecondReader:
         registry = registry_of(context)
         registry.refresh()
         tables = TableWatch(context, registry)
-        reader = source.behind(self._sink_id).open(self._at, self._over, tables.history())
-        self._reader = reader
-        tables.begin(reader)
+
+        def open_source(position: Position) -> LogReader:
+            beside: Source = source.behind(self._sink_id)
+            opened = beside.open(position, self._over, tables.history())
+            try:
+                tables.begin(opened)
+            except BaseException:
+                opened.close()
+                raise
+            return opened
+
+        reader = self._reader = open_log(context.pipeline, self._at, open_source)
         ahead = self._rendering.ahead(lambda _: True)
         registrar = Registrar(context, registry, self._retry, self._at)
         seam = self._seam = SnapshotSeam.of(context, self._at, self._retry)

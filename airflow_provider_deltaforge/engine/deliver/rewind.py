@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+from airflow_provider_deltaforge.engine.archive.reader import reach
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.held_positions import (
     PositionOwner,
@@ -64,7 +65,7 @@ def rewind_refusal(context: TaskContext, checkpoints: Checkpoints, wish: SinkCom
                 f"sink {name} stands at {dict(stand.position)}, and nothing behind {to} was "
                 "delivered to it"
             )
-        source.reach(to)
+        reach(context.pipeline, to)
     except RetryableError:
         raise
     except DeltaForgeError as error:
