@@ -29,7 +29,6 @@ from airflow_provider_deltaforge.engine.verify.options import (
     VerifyProgress,
     VerifyResult,
 )
-from airflow_provider_deltaforge.engine.verify.verification import verify
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
     FatalError,
@@ -170,6 +169,9 @@ class VerificationRun:
         return result
 
     def _verified(self) -> VerifyResult:
+        # Its compiled checksums are not for who reads a DAG file.
+        from airflow_provider_deltaforge.engine.verify.verification import verify
+
         options = self._options
         if not status(self._store, self._name).alive:
             # Nothing moves its checkpoints: they lie at the log's end, or nothing can be told.

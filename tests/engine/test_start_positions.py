@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from airflow_provider_deltaforge.engine.archive.lane_archive import LaneArchive
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
@@ -69,6 +70,7 @@ def delivery():
         checkpoints,
         DeadLetterQueue(context, stats.dead_letters, stats.report_error, over, heartbeat.confirm),
         heartbeat,
+        LaneArchive(context, stats, heartbeat),
     )
     made.begin(StartPositions(known, {"tx": 7}, behind=["three"]))
     yield made

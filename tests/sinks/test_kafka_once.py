@@ -153,7 +153,8 @@ def test_behind_an_open_transaction_of_another_sink_the_position_is_waited_for(o
     other, one = open_writer(id="other"), open_writer(id="one")
     other.recover()
     one.recover()
-    other._send(KafkaBatch(messages([("elsewhere", b"k", b"1")])), at(9), deadline=float("inf"))
+    record = (other._key, at(9).as_text())
+    other._send(KafkaBatch(messages([("elsewhere", b"k", b"1")])), record, deadline=float("inf"))
     one.write_once(rows(range(3)), at(0), at(1))
 
     hurried = open_writer(id="one", send_timeout_secs=3)
@@ -201,7 +202,8 @@ def test_an_open_transaction_is_never_seen(open_writer, rows, stored):
     former = open_writer()
     former.recover()
     former.write_once(rows(range(3)), at(0), at(1))
-    former._send(KafkaBatch(rows(range(3, 6))), at(2), deadline=float("inf"))
+    record = (former._key, at(2).as_text())
+    former._send(KafkaBatch(rows(range(3, 6))), record, deadline=float("inf"))
 
     assert open_writer().recover() == at(1)
     assert stored() == numbers(range(3))

@@ -43,6 +43,7 @@ from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sensing.row_samples import samples_of
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest, SnapshotResults
 from airflow_provider_deltaforge.storage.records.tables import TableRecords
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -357,8 +358,15 @@ class _Renderer:
         self._lock = threading.Lock()
         self._stats, self._counted = stats, ProcessorStats()
         self._registrar = Registrar(context, registry, lambda call: call())
+        given_up = Gaps(context.store, pipeline.name).open()  # Those are given nothing.
         self._rendering = RenderStage(
-            pipeline, context.origin, self._counted, stats, is_over, lookup(registry)
+            pipeline,
+            context.origin,
+            self._counted,
+            stats,
+            is_over,
+            lookup(registry),
+            [sink.id for sink in pipeline.spec.sinks if sink.id not in given_up],
         )
         self._drift_watch = drift_watch_of(pipeline, lookup(registry))
         self._senses = pipeline.spec.schema_sensing.enabled

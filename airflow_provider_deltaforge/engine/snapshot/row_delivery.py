@@ -160,8 +160,10 @@ class RowDelivery:
             DeltaForgeError: a sink cannot do it.
         """
         self._heartbeat.confirm()
-        messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
-        marked = self._marked if mark is not None else frozenset()
+        # One that was resumed since lacks the chunks before, too.
+        names = [name for name in self._sink_ids if name in rendered.messages]
+        messages, held = self._dead_letters.held_back(rendered, names)
+        marked = self._marked.intersection(names) if mark is not None else frozenset()
 
         def set_aside(name: str, refused: Sequence[Rejection]) -> None:
             held[name] = [*held.get(name, ()), *refused]
@@ -187,7 +189,7 @@ class RowDelivery:
         refused = {
             name: [*held.get(name, ()), *result.durable()] for name, result in results.items()
         }
-        if refused.keys() < {*self._sink_ids}:
+        if refused.keys() < {*names}:
             self._heartbeat.end("window")
             return None
         return refused

@@ -152,6 +152,9 @@ SIGNED_CODES = frozenset(
 )
 """Codes of numbers that may be unsigned."""
 
+DATED = frozenset(r.name for r in TYPES if r.kind in (k.DATE, k.DATETIME, k.TIMESTAMP))
+"""Types whose values begin with a day."""
+
 CHARACTER_CODES = frozenset(c for r in TYPES if r.kind == k.TEXT for c in r.codes)
 """Codes of texts in a character set, which is ``binary`` for bytes."""
 

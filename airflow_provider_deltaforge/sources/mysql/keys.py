@@ -7,9 +7,9 @@ from typing import Any
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.mysql.catalog import quote
+from airflow_provider_deltaforge.sources.mysql.column_types import DATED
 from airflow_provider_deltaforge.sources.shared.key_chunks import hex_of, key_chunk
 
-_TIMES = frozenset({"date", "datetime", "timestamp"})
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d:\d\d(\.\d{1,6})?)?Z?")
 
 
@@ -23,7 +23,7 @@ def chunk_of_keys(
 def _literal(column: Column, value: Any) -> str | None:
     if isinstance(value, bool | int):
         return str(int(value))
-    if isinstance(value, str) and column.data_type in _TIMES:
+    if isinstance(value, str) and column.data_type in DATED:
         # The session's time zone is UTC; a zone in the text the server may not read.
         return f"'{value.removesuffix('Z')}'" if _TIME.fullmatch(value) else None
     digits = hex_of(value)

@@ -317,9 +317,9 @@ def test_tagged_gtids_are_read_and_resumed(mysql_server: Server) -> None:
     first = next(iter(batches(source, start, end)))
     found = rows(source, start, end)
     assert [row["key"] for row in found] == [b'{"id":%d}' % i for i in (1, 2, 3)]
-    assert ":blue:1" in found[0]["tx_id"]
+    assert ":blue:" in found[0]["tx_id"]
     after = first.positions.after(0)
-    assert ":blue:1" in after["gtid_set"]
+    assert ":blue:" in after["gtid_set"]
     assert [row["key"] for row in rows(source, after, end)] == [b'{"id":2}', b'{"id":3}']
 
 
