@@ -1,6 +1,7 @@
 """A secret in every setting that can hold one, found by walking the models of all plug-ins."""
 
 import base64
+import copy
 import functools
 import itertools
 import json
@@ -59,6 +60,7 @@ _BESIDE: dict[str, dict[str, Any]] = {
     "redis.key_password": {"uri": f"rediss://{GONE}"},
     "avro.key_password": {"schema_registry_url": f"https://{GONE}"},
     "http.proxy": {"proxy": f"http://{GONE}"},
+    "mysql.snapshot.dsn": {"snapshot": {"mode": "initial", "dsn": f"mysql://cdc@{GONE}/shop"}},
 }
 _KEYS = {"headers": "X-Api-Key", "client_conf": "sasl.password"}
 _ADDRESSES = {"dsn", "uri", "url", "proxy", "schema_registry_url"}
@@ -140,8 +142,8 @@ class Planted:
 def planted() -> Planted:
     """Return documents, with the secrets inline and in variables.
 
-    ``sinks-inline`` and ``sinks-variable`` have every sink and processor; each source and each
-    state store has two of its own.
+    ``sinks-inline`` and ``sinks-variable`` have every sink and processor; each source, each block
+    of a source and each state store has two of its own.
     """
     result = Planted({}, {}, set(), {}, tempfile.TemporaryDirectory())
     numbers = itertools.count()
@@ -166,7 +168,7 @@ def planted() -> Planted:
             for kind in together:
                 together[kind] += part.get(kind, [])
             if place.kind in {"source", "storage"}:
-                name = f"{place.plugin}-{how}"
+                name = "-".join([place.plugin, *place.key[:-1], how])
                 result.documents[name] = _document(name, **part)
         result.documents[f"sinks-{how}"] = _document(f"sinks-{how}", **together)
     return result
@@ -193,15 +195,16 @@ def _files(place: Place, secret: str, stem: Path) -> dict[str, str]:
 def _part(place: Place, value: str, number: int, files: dict[str, str]) -> dict[str, Any]:
     part_id = f"p{number}"
     config = {**_NEEDED.get(place.plugin, {}), **_BESIDE.get(place.name, {}), **files}
+    config = copy.deepcopy(config)  # What is nested is changed below.
+    inner = config
+    for name in place.key[:-1]:
+        inner = inner.setdefault(name, {})
     if place.is_address:
-        address = config[place.key[0]]
+        address = inner[place.key[-1]]
         scheme, _, rest = address.rpartition("://")
         user = "" if "@" in rest else "user"
         host = f"{user}:{value}@{rest}" if user else rest.replace("@", f":{value}@")
         value = f"{scheme}://{host}" if scheme else f"file:{rest}?authToken={value}"
-    inner = config
-    for name in place.key[:-1]:
-        inner = inner.setdefault(name, {})
     inner[place.key[-1]] = value
     if place.kind == "encoding":
         encoding = {"type": place.plugin, **config}

@@ -35,7 +35,7 @@ def routes(rest, orders):
     """Every route of the description, with its verb, for the pipeline ``orders``."""
     described = rest("/openapi.json").json()["paths"]
     names = {"{name}": "orders", "{db}": "shop", "{table}": "orders", "{sink_id}": "files"}
-    names |= {"{request_id}": "again", "{ticket}": "none"}
+    names |= {"{request_id}": "again", "{ticket}": "none", "{verification_id}": "none"}
     found = []
     for path, verbs in described.items():
         place = re.sub("{.+?}", lambda name: names[name[0]], path)

@@ -22,6 +22,7 @@ TEXT = DOCUMENT.format(
     name="orders",
     transactions=5,
     rows=1,
+    keys=30,
     source="",
     batch="",
     processors="{id: f, type: filter, ops: [create]}",
