@@ -107,6 +107,7 @@ def test_what_a_status_shows_over_http_has_the_fields_it_always_had(shown):
         *("status", "desired", "generation", "since_ms", "reason", "error_class"),
         *("heartbeat_age_s", "lag_ms", "position", "events", "bytes", "restarts", "sinks"),
         *("tables", "handle", "stopped_tables", "processors", "dlq", "has_run"),
+        "archive",
     }
     assert shown.as_dict()["tables"] == {"shop.orders": {"events": {"u": 7}}}
 

@@ -52,6 +52,7 @@ spec:
     - {{type: mask, rules: [{{columns: [live.orders.v], action: redact}}]}}
     - {{type: javascript, id: odd, inline: "{script}"}}
   journal: {{enabled: true}}
+  archive: {{directory: "{archive}", flush_secs: 1}}
   schema_sensing: {{enabled: true, sampling: {{warmup_events: 1, sample_rate: 2}}}}
   sinks:
     - type: kafka
@@ -130,10 +131,13 @@ def url(tmp_path_factory, mysql_server, kafka_server, schema_registry_server, po
         registry=schema_registry_server.url,
         away=f"{HOST}:{free_port()}",
         script=ODD,
+        archive=place / "archive",
     )
     location = StoreLocation.from_dsn(f"sqlite:///{place / 'state.db'}")
     initial = {"snapshot": {"mode": "initial"}}
-    slot = RealRun(postgres_server, place, settings=initial, location=location)
+    # So late that a change waits whenever the test looks.
+    late = {"archive": {"directory": str(place / "archive"), "flush_secs": 3600}}
+    slot = RealRun(postgres_server, place, settings=initial, location=location, more=late)
     slot.insert(1)
     slot.start()
     live = Live(document, location)

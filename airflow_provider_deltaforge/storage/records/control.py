@@ -124,6 +124,8 @@ class Progress(Stats, Record):
     def _as_stored(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = dump(self)
         extra = {key: fields.pop(key) for key in _EXTRA if key in fields}
+        if self.archive is None:
+            extra.pop("archive", None)
         return {**fields, "extra": extra}
 
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
@@ -59,6 +59,14 @@ class SnapshotRequest(Request):
     where: str | None = None
     repairs: str | None = None
     """The verification whose differing rows are copied, and no others."""
+
+    @model_serializer(mode="wrap")
+    def _as_stored(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only a repair has."""
+        fields = dump(self)
+        if self.repairs is None:
+            fields.pop("repairs", None)
+        return fields
 
     @property
     def wish(self) -> dict[str, Any]:
