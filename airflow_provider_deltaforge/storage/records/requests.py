@@ -63,7 +63,7 @@ class SnapshotRequest(Request):
     @model_serializer(mode="wrap")
     def _as_stored(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what only a repair has."""
-        fields = dump(self)
+        fields: dict[str, Any] = dump(self)
         if self.repairs is None:
             fields.pop("repairs", None)
         return fields
