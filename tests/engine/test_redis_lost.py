@@ -5,7 +5,7 @@ import shutil
 import pytest
 import redis
 
-from airflow_provider_deltaforge.control import sinks
+from airflow_provider_deltaforge.control import pipelines, sinks
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.engine.exact_run import exact_run
 from tests.engine.scripted_run import NAME
@@ -120,6 +120,10 @@ def test_rows_that_a_server_lost_while_it_was_copied_to_are_copied_again(server,
     run = exact_run(
         "redis", server.dsn("0"), tmp_path, transactions=200, rate=0, snapshot="initial"
     )
+    # One chunk after the other: what is lost between its answer and its mark is not noticed.
+    parallel = "intra_table_parallel: "
+    pipelines.apply(run.store, run.document.replace(f"{parallel}true", f"{parallel}false"))
+    run.want("running")
     keep(server)
     driver = run.start(hold=(CrashPoint.CHUNK_STORED, 2))
     run.wait_held(driver)
