@@ -243,17 +243,14 @@ class Lane:
             opened.seam.is_over,
         )
         delivery = Delivery(
-            *(shared, self._skip_list, self._checkpoints, self._dead_letters),
-            *(self._heartbeat, self._archive),
-        )
-        rows = RowDelivery(
-            self._context,
-            self._stats,
-            self._heartbeat,
+            shared,
+            self._skip_list,
+            self._checkpoints,
             self._dead_letters,
-            delivery.takes_rows,
-            self._store,
+            self._heartbeat,
+            self._archive,
         )
+        rows = RowDelivery(shared, self._heartbeat, self._dead_letters, delivery.takes_rows)
         copies = LiveCopies(self._context, self._stats, self._heartbeat, log, delivery.takes_rows)
         try:
             delivery.begin(opened.start_positions)

@@ -276,7 +276,7 @@ def _with_images(rows: pa.RecordBatch, places: Any, after: pa.Array) -> pa.Recor
 
 
 def _alike(images: pa.Array, gone: pa.Array) -> list[int]:
-    """Return one place for each image that is gone: rows without a key are told by nothing else."""
+    """Return one place for each image that is gone: rows without a key have nothing else."""
     left = Counter(gone.to_pylist())
     places = []
     for at in np.flatnonzero(np.asarray(pc.is_in(images, value_set=gone))).tolist():

@@ -140,14 +140,16 @@ class LiveCopies:
         if not requests or self._stats.lagging:
             return
         request = requests[0]
+        if request.cancelled is None and not self.is_ready():
+            return
         if request.cancelled is None and needs_the_log_to_wait(self._context):
             self._heartbeat.end("request")
-        elif request.cancelled is not None or self.is_ready():
-            self._is_busy = True
-            try:
-                self._serve(request)
-            finally:
-                self._is_busy = False
+            return
+        self._is_busy = True
+        try:
+            self._serve(request)
+        finally:
+            self._is_busy = False
 
     def _serve(self, request: SnapshotRequest) -> None:
         """Make a copy, write what became of it, and forget the request."""
@@ -349,7 +351,7 @@ class _Renderer:
 
     Args:
         context: the lane's.
-        stats: told about errors of processors and encodings.
+        stats: counts errors of processors and encodings.
         is_over: asked while one is tried again; True gives up.
     """
 

@@ -6,6 +6,7 @@ arrives as a delete.
 
 import hashlib
 import json
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
 from airflow_provider_deltaforge.storage.records.verifications import Verifications
+
+_log = logging.getLogger(__name__)
 
 _KEYS = "keys"
 _KEYS_AT_ONCE = 200
@@ -63,32 +66,45 @@ def _of_table(
     planned = (c for c in snapshotter.plan(chunk_rows, [table]) if c.full_name == table)
     whole = next(planned, None)
     latest = None if whole is None else registry.latest(whole.db, whole.schema, whole.table)
-    for first in range(0, len(keys), _KEYS_AT_ONCE):
-        texts = keys[first : first + _KEYS_AT_ONCE]
+    known: dict[str, Mapping[str, Any]] = {}
+    if latest is not None:
+        found = ((text, key_in(latest.schema, text)) for text in keys)
+        known = {text: key for text, key in found if key is not None}
+    if len(known) < len(keys):
+        _log.warning(
+            "%d of %d keys in sinks are no keys of %s; they are left as they are",
+            len(keys) - len(known),
+            len(keys),
+            table,
+        )
+    texts = list(known)
+    for first in range(0, len(texts), _KEYS_AT_ONCE):
+        some = texts[first : first + _KEYS_AT_ONCE]
         chunk = None
-        if whole is not None and latest is not None and are_keys(latest.schema, texts):
-            members = [json.loads(text) for text in texts]
+        if whole is not None and latest is not None:
+            members = [known[text] for text in some]
             chunk = source.chunk_of_keys(whole, latest.schema, members)
         if chunk is None:
             raise SpecError(
                 f"rows of {table} cannot be read by their keys; copy the table: "
                 f"deltaforge snapshot FILE --tables {table}"
             )
-        bounds = {**chunk.bounds, _KEYS: list(texts)}
+        bounds = {**chunk.bounds, _KEYS: some}
         yield replace(chunk, id=f"{table}:keys:{first}", bounds=bounds)
 
 
-def are_keys(table: TableSchema, texts: Sequence[str]) -> bool:
-    """Return whether these are keys of rows, as the table has them.
+def key_in(table: TableSchema, text: str) -> Mapping[str, Any] | None:
+    """Return the members of a key as the table has it; None for what can be none of its keys.
 
-    Those of another shape find no row, and a row that is not found is deleted in the sinks.
+    One of another shape finds no row, and a row that is not found is deleted in the sinks.
     """
-    return all(
-        isinstance(key, dict)
-        and set(key) == set(table.primary_key)
-        and not any(isinstance(value, Decimal | list) for value in key.values())
-        for key in (json.loads(text, parse_float=Decimal) for text in texts)
-    )
+    try:
+        key = json.loads(text, parse_float=Decimal, parse_constant=Decimal)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(key, dict) or set(key) != set(table.primary_key):
+        return None
+    return None if any(isinstance(value, Decimal | list) for value in key.values()) else key
 
 
 def deletes_of(

@@ -3,16 +3,15 @@
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import wait
 
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
-from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.processor_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
@@ -30,9 +29,6 @@ from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 _POLL_S = 0.05
 _COPY = "the copy beside the stream"
 
-Store = Callable[[Sequence[Write]], None]
-"""Stores under the lane's fence, with what is set aside."""
-
 
 class RowDelivery:
     """Delivers chunks for one opening of the log. Used by the lane's delivery thread.
@@ -43,25 +39,22 @@ class RowDelivery:
     next lane goes on without it, and the chunk is read again once it has caught up.
 
     Args:
-        context: the lane's.
-        stats: counts, and shows how the sinks are doing.
+        shared: of the lane.
         heartbeat: says when to give up.
         dead_letters: the lane's.
         is_ready: returns whether every sink is where the lane is.
-        store: stores what is done.
     """
 
     def __init__(
         self,
-        context: TaskContext,
-        stats: LaneStats,
+        shared: CatchUpContext,
         heartbeat: Heartbeat,
         dead_letters: DeadLetterQueue,
         is_ready: Callable[[], bool],
-        store: Store,
     ) -> None:
-        self._context, self._stats, self._heartbeat = context, stats, heartbeat
-        self._dead_letters, self._is_ready, self._store = dead_letters, is_ready, store
+        context = shared.context
+        self._shared, self._context, self._stats = shared, context, shared.stats
+        self._heartbeat, self._dead_letters, self._is_ready = heartbeat, dead_letters, is_ready
         self._records = Snapshots(context.store, context.pipeline.name)
         self._gaps = Gaps(context.store, context.pipeline.name)
         self._policy = RequiredSinks.of(context.pipeline.spec)
@@ -100,8 +93,7 @@ class RowDelivery:
         """Wait for the rows, which are chosen and rendered now."""
         is_late, late_at = False, time.monotonic() + self._context.job.tuning.long_call_s
         while not window.rendered.done() and not self._heartbeat.ending.is_set():
-            with suppress(TimeoutError):
-                window.rendered.result(_POLL_S)
+            wait([window.rendered], _POLL_S)
             if not is_late and time.monotonic() > late_at:
                 is_late = True
                 reason = f"rows of {window.chunk.full_name} are not rendered yet, the log waits"
@@ -130,8 +122,6 @@ class RowDelivery:
             rows += source.num_rows
             row_bytes += source.column("after").nbytes
         reach(CrashPoint.CHUNK_WRITTEN)
-        if not self._dead_letters.awaits_room():
-            return False
         chunk, cut = window.chunk, window.cut or {}
         done = self._records.chunk_done(
             window.run_id,
@@ -142,7 +132,8 @@ class RowDelivery:
             marks.leave(),
             row_bytes=row_bytes,
         )
-        self._store([done])
+        if not self._store([done]):
+            return False
         reach(CrashPoint.CHUNK_STORED)
         self._stats.copied(chunk.full_name, rows, taken)
         return True
@@ -168,9 +159,8 @@ class RowDelivery:
         def set_aside(name: str, refused: Sequence[Rejection]) -> None:
             held[name] = [*held.get(name, ()), *refused]
             self._dead_letters.take(rendered, source, {name: held[name]})
-            if not self._dead_letters.awaits_room():
+            if not self._store([]):
                 raise RetryableError("asked to end before there was room for dead letters")
-            self._store([])
 
         for name in marked:
             # A sink that holds the chunk is not given it again.
@@ -193,6 +183,15 @@ class RowDelivery:
             self._heartbeat.end("window")
             return None
         return refused
+
+    def _store(self, writes: Sequence[Write]) -> bool:
+        """Store, with what is set aside, once there is room; False if the lane ends before that."""
+        if not self._shared.retry(self._dead_letters.awaits_room):
+            return False
+        with self._shared.storing:
+            self._shared.retry(lambda: self._dead_letters.transact(writes))
+            self._shared.retry(self._dead_letters.stored)
+        return True
 
     def _opened(self) -> tuple[SinkGroup, RowMarkers]:
         """Return the connections to all sinks that were not given up."""
