@@ -18,7 +18,12 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError, TableE
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.registry import Registry
-from airflow_provider_deltaforge.sources.contract import LogReader, SkipsTables, Source
+from airflow_provider_deltaforge.sources.contract import (
+    LogReader,
+    SkipsTables,
+    Source,
+    WarnsOfStatements,
+)
 from airflow_provider_deltaforge.sources.shared.independent_change import (
     UNKNOWN_VALUE,
     IndependentChange,
@@ -184,6 +189,8 @@ def _read(
         with closing(reading.source.behind("log").open(begin, history=history)) as reader:
             if isinstance(reader, SkipsTables):
                 reader.skip_tables(undecodable)
+            if isinstance(reader, WarnsOfStatements):
+                reader.warn_of_statements()
             try:
                 reading.read(reader, begin, head)
             except TableError as error:

@@ -136,6 +136,14 @@ class SkipsTables(Protocol):
         """Skip the rows of tables, by full name. Called before the first ``read``."""
 
 
+@runtime_checkable
+class WarnsOfStatements(Protocol):
+    """A reader that can go on where it is unclear whether a logged statement changed a table."""
+
+    def warn_of_statements(self) -> None:
+        """Log such statements as warnings; for who only looks. Called before the first ``read``."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableChunk:
     """A range of one table's rows, as a snapshot copies it; it can be stored as JSON.

@@ -29,6 +29,7 @@ from airflow_provider_deltaforge.sources.mysql.connection import (
     server_info,
     translated,
 )
+from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Recorder
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import (
     TX_NUMBER,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 _FILE_AND_OFFSET = re.compile(r"([^:\s]+\.\d+):(\d+)")
 _MYSQL_GTID = re.compile(r"([0-9a-fA-F-]{36}):(\d+)")
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
-_NO_TABLE = "-.-"
 _BEGINNING = 4
 _HEADER, _FORMAT_DESCRIPTION, _ERROR = 5, 15, 0xFF
 _MARGIN_S = 2
@@ -70,8 +70,7 @@ class LogSearch:
 
     def __init__(self, source: "MySqlSource") -> None:
         number = 1 + secrets.randbelow(4_000_000_000)
-        nothing = {"tables": [_NO_TABLE], "outbox": None, "server_id": number}
-        self._source = source.model_copy(update=nothing)
+        self._source = source.model_copy(update={"server_id": number})
         with closing(source.connect()) as connection:
             self._info: MySqlServer = server_info(connection)
             self._head = read_head(connection)
@@ -207,9 +206,10 @@ class LogSearch:
 
     def _scan(self, file: str, is_behind: IsBehind) -> Position:
         """Return the last place before the first transaction that lies behind one."""
-        at, head = self._begin_of(file).as_json(), self._head.as_json()
+        begin, head = self._begin_of(file), self._head.as_json()
+        at: Position = begin.as_json()
         until = time.monotonic() + _SILENT_S
-        with closing(self._source.open(at)) as reader:
+        with closing(self._source.open_without_rows(begin, Recorder())) as reader:
             while compare(at, head) < 0:
                 segment = reader.read(_READ_S)
                 if segment is None:

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -38,6 +38,10 @@ from airflow_provider_deltaforge.sources.shared.snapshot_settings import Snapsho
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention
+
+if TYPE_CHECKING:
+    from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
+    from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Recorder
 
 _SEARCH = "airflow_provider_deltaforge.sources.mysql.log_search"
 _INDEPENDENT = "airflow_provider_deltaforge.sources.mysql.independent_log"
@@ -184,32 +188,35 @@ class MySqlSource(Source):
 
     def schemas_at(self, position: Position) -> Sequence[TableSchema]:
         """Return how captured tables look behind a recent position, if the log will not say."""
-        from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
         from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import (
             DdlLookahead,
-            Recorder,
             schemas_at,
         )
 
-        number = self.beside("schemas", once=True).replica_id
-
-        def walk(start: positions.LogPosition, recorder: Recorder) -> MySqlReader:
-            return MySqlReader(
-                self.id,
-                self.connect,
-                self.matcher,
-                start,
-                number,
-                self.heartbeat_s,
-                self.read_timeout_s,
-                lambda: False,
-                recorder=recorder,
-                tuning=self.tuning,
-            )
-
-        ahead = DdlLookahead(walk, self.read_timeout_s)
+        ahead = DdlLookahead(
+            self.beside("schemas", once=True).open_without_rows, self.read_timeout_s
+        )
         return schemas_at(
             self.connect, self.matcher, ahead, positions.LogPosition.from_json(position)
+        )
+
+    def open_without_rows(
+        self, start: positions.LogPosition, recorder: "Recorder"
+    ) -> "MySqlReader":
+        """Start reading transactions and statements after a place, as if no table were captured."""
+        from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
+
+        return MySqlReader(
+            self.id,
+            self.connect,
+            self.matcher,
+            start,
+            self.replica_id,
+            self.heartbeat_s,
+            self.read_timeout_s,
+            lambda: False,
+            recorder=recorder,
+            tuning=self.tuning,
         )
 
     def beside(self, reader: str, *, once: bool = False) -> "MySqlSource":

@@ -17,6 +17,19 @@ def fresh_database(server: Server, name: str, *statements: str) -> None:
     sql.execute(server, session, *statements, database=name)
 
 
+def log_unclear_statement(server: Server) -> None:
+    """Have a statement in the log that may have changed any table: it ends every pipeline."""
+    fresh_database(server, "log_unclear", "CREATE TABLE t (id int)")
+    sql.execute(
+        server,
+        "SET GLOBAL log_bin_trust_function_creators = ON",
+        "CREATE FUNCTION f() RETURNS int BEGIN INSERT INTO t VALUES (7); RETURN 1; END",
+        "SET binlog_format = STATEMENT",
+        "SELECT f()",
+        database="log_unclear",
+    )
+
+
 def source_of(
     server: Server,
     database: str,

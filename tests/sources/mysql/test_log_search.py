@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError, SpecError
 from tests.servers import sql
-from tests.sources.mysql.reading import fresh_database
+from tests.sources.mysql.reading import fresh_database, log_unclear_statement
 from tests.sources.mysql.stream_reading import rows, source_of
 
 DATABASE = "searched"
@@ -22,6 +22,7 @@ def searched(request):
     server = request.getfixturevalue(request.param)
     fresh_database(server, DATABASE, "CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(server, DATABASE)
+    log_unclear_statement(server)
     heads = []
     for number in range(1, 5):
         sql.execute(server, f"INSERT INTO t VALUES ({number})", database=DATABASE)

@@ -193,6 +193,10 @@ class CatalogView:
         """Do not capture some tables, by full name; call it before the first read."""
         self._left_out = frozenset(tables)
 
+    def warn_of_statements(self) -> None:
+        """Go on behind statements that may have changed captured tables, with a warning."""
+        self._judge.warn_only = True
+
     def captures(self, db: str, table: str) -> bool:
         """Return whether a table is captured."""
         return self._matcher.matches(db, table) and not is_among(self._left_out, db, table)

@@ -104,6 +104,10 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
         """Do not deliver rows of some tables, by full name; call it before the first read."""
         self._view.skip_tables(tables)
 
+    def warn_of_statements(self) -> None:
+        """Go on behind statements that may have changed captured tables, with a warning."""
+        self._view.warn_of_statements()
+
     def decode(self, segment: Any) -> ChangeBatch:
         """Turn a segment into change events."""
         return decode_segment(segment, self._key, mariadb=self._info.mariadb)

@@ -50,6 +50,9 @@ class StatementJudge:
         captures: whether a table's rows are delivered.
         connect: opens a connection, closed after each question.
         mariadb: which server logged the statements.
+
+    Attributes:
+        warn_only: a statement that may have changed a captured table is a warning, no error.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class StatementJudge:
         self._captures = captures
         self._connect = connect
         self._mariadb = mariadb
+        self.warn_only = False
         self._known = _JudgedStatement()
         self._warned: set[Key] = set()
         self._temporary: set[tuple[int, Key]] = set()
@@ -82,7 +86,7 @@ class StatementJudge:
 
         Raises:
             TableError: it wrote a captured table.
-            FatalError: it may have.
+            FatalError: it may have, and that is not only to be warned of.
             RetryableError, AccessError: the server could not be asked.
         """
         tokens = tokens_of(sql, mariadb=self._mariadb, mode=mode)
@@ -103,7 +107,7 @@ class StatementJudge:
                 )
         suspect = next((n for n in writes.names if self._captured(n, db)), None)
         if suspect is not None:
-            raise _unclear(writes.verb, place, f"it names {suspect[1]}")
+            self._doubt(writes.verb, place, f"it names {suspect[1]}")
         self._check_calls(writes.verb, place, writes.calls)
         for name in tables:
             self._check_written(writes.verb, place, (name[0] or db, name[1]))
@@ -127,14 +131,23 @@ class StatementJudge:
     def _check_calls(self, verb: str, place: str, calls: Sequence[tuple[str | None, str]]) -> None:
         for database, function in calls:
             if database is not None or not self._is_native(function):
-                raise _unclear(verb, place, f"it may call the stored function {function}")
+                self._doubt(verb, place, f"it may call the stored function {function}")
+
+    def _doubt(self, verb: str, place: str, why: str) -> None:
+        message = (
+            f"{place}: {verb or 'a statement'} was logged as a statement, and whether it changed a "
+            f"captured table is not known ({why}); {REMEDY}, and take a new snapshot"
+        )
+        if not self.warn_only:
+            raise FatalError(message)
+        _log.warning("%s", message)
 
     def _check_written(self, verb: str, place: str, key: Key) -> None:
         if key not in self._known.objects:
             self._known.objects[key] = self._asked(lambda c: self._reason(c, key, set()))
         reason = self._known.objects[key]
         if reason is not None:
-            raise _unclear(verb, place, reason)
+            self._doubt(verb, place, reason)
         if key not in self._warned:
             self._warned.add(key)
             _log.warning(
@@ -219,10 +232,3 @@ def _reads_call(connection: Any, function: str) -> bool:
             raise
         return code in _OWN_WORD
     return True
-
-
-def _unclear(verb: str, place: str, why: str) -> FatalError:
-    return FatalError(
-        f"{place}: {verb or 'a statement'} was logged as a statement, and whether it changed a "
-        f"captured table is not known ({why}); {REMEDY}, and take a new snapshot"
-    )
