@@ -153,15 +153,7 @@ def latency(
     servers: dict[str, int],
 ) -> dict[str, Any]:
     """Write steadily; latency is the broker's append time less the source's commit time."""
-    over = threading.Event()
-    pipeline.begin_at(pipeline.source.head())
-    with pipeline.running(master) as driver:
-        wait_until(lambda: (told := pipeline.control.progress()) and told.status == "running")
-        writer = threading.Thread(
-            target=_write_steadily, args=(pipeline.work, server, rate, over), daemon=True
-        )
-        writer.start()
-        wait_until(lambda: pipeline.events() > rate)
+    with _written_to(pipeline, server, rate, master) as driver:
         time.sleep(2)
         sampler = Sampler({"driver": driver, **servers})
         sampler.reset()
@@ -169,9 +161,6 @@ def latency(
         time.sleep(seconds)
         until_ms = time.time() * 1000
         processes = sampler.stop()
-        over.set()
-        writer.join()
-        time.sleep(1)
     waits = [
         appended - json.loads(value)["ts_ms"]
         for appended, value in read_timestamps(pipeline.brokers, pipeline.name)
@@ -196,14 +185,7 @@ def copy_beside(
     servers: dict[str, int],
 ) -> dict[str, Any]:
     """Copy a table beside the stream of a steady writer; lag is from commit to delivery."""
-    over = threading.Event()
-    pipeline.begin_at(pipeline.source.head())
-    with pipeline.running(master) as driver:
-        wait_until(lambda: (told := pipeline.control.progress()) and told.status == "running")
-        writing = (pipeline.work, server, rate, over)
-        writer = threading.Thread(target=_write_steadily, args=writing, daemon=True)
-        writer.start()
-        wait_until(lambda: pipeline.events() > rate)
+    with _written_to(pipeline, server, rate, master) as driver:
         before = _lags(pipeline, lambda began: time.monotonic() - began > _BEFORE_S)
         sampler = Sampler({"driver": driver, **servers})
         sampler.reset()
@@ -217,8 +199,6 @@ def copy_beside(
         during = _lags(pipeline, lambda _: state().settled)
         seconds = time.perf_counter() - begun
         processes = sampler.stop()
-        over.set()
-        writer.join()
     copied = state()
     if copied.state != "done":
         raise RuntimeError(f"the copy is {copied.state}: {copied.reason}")
@@ -242,6 +222,25 @@ def _lags(pipeline: Pipeline, is_over: Callable[[float], bool]) -> list[int]:
         lags.append((progress.lag_ms or 0) if progress is not None else 0)
         time.sleep(_SAMPLE_S)
     return lags
+
+
+@contextmanager
+def _written_to(pipeline: Pipeline, server: Server, rate: int, master: str | None) -> Iterator[int]:
+    """Run a pipeline from the log's end beside a steady writer; yields the driver's process id."""
+    over = threading.Event()
+    pipeline.begin_at(pipeline.source.head())
+    with pipeline.running(master) as driver:
+        wait_until(lambda: (told := pipeline.control.progress()) and told.status == "running")
+        writing = (pipeline.work, server, rate, over)
+        writer = threading.Thread(target=_write_steadily, args=writing, daemon=True)
+        writer.start()
+        wait_until(lambda: pipeline.events() > rate)
+        try:
+            yield driver
+        finally:
+            over.set()
+            writer.join()
+            time.sleep(1)  # What was written last arrives.
 
 
 def _write_steadily(work: ModuleType, server: Server, rate: int, over: threading.Event) -> None:

@@ -29,6 +29,18 @@ KILLS = (
 )
 
 
+def run_to_the_end(run, kills):
+    """Run until all is delivered, and kill the driver at each crash point before."""
+    for crash_point, crossing in kills:
+        run.held.unlink(missing_ok=True)
+        driver = run.start(hold=(crash_point, crossing))
+        kill(run.wait_held(driver))
+        driver.wait()
+    driver = run.start()
+    run.wait_delivered(driver)
+    assert run.stop(driver) == 0
+
+
 @pytest.mark.parametrize("kind", [pytest.param("kafka", marks=pytest.mark.long), "redis"])
 def test_wherever_a_copy_is_killed_each_row_comes_once(kind, request, tmp_path):
     dsn = request.getfixturevalue(f"{kind}_server").dsn()
@@ -37,16 +49,7 @@ def test_wherever_a_copy_is_killed_each_row_comes_once(kind, request, tmp_path):
     parallel = "intra_table_parallel: "
     pipelines.apply(run.store, run.document.replace(f"{parallel}true", f"{parallel}false"))
     run.want("running")
-    for crash_point, crossing in KILLS:
-        run.held.unlink(missing_ok=True)
-        driver = run.start(hold=(crash_point, crossing))
-        kill(run.wait_held(driver))
-        driver.wait()
-
-    driver = run.start()
-    run.wait_delivered(driver)
-
-    assert run.stop(driver) == 0
+    run_to_the_end(run, KILLS)
     seen = run.seen()
     copies = Counter(event.key for event in seen if event.name is None)
     assert copies == dict.fromkeys([("script.rows", key) for key in range(1, 61)], 1)
@@ -68,16 +71,7 @@ def test_wherever_a_copy_beside_the_stream_is_killed_each_row_comes_once(kind, r
     run = exact_run(kind, dsn, tmp_path, transactions=2400, rate=400)
     start = run.begin()
     snapshots.request(run.store, NAME, CopySelection(), "copy", "a test")
-    for crash_point, crossing in LIVE_KILLS:
-        run.held.unlink(missing_ok=True)
-        driver = run.start(hold=(crash_point, crossing))
-        kill(run.wait_held(driver))
-        driver.wait()
-
-    driver = run.start()
-    run.wait_delivered(driver)
-
-    assert run.stop(driver) == 0
+    run_to_the_end(run, LIVE_KILLS)
     assert snapshots.request_state(run.store, NAME, "copy").state == "done"
     copies = Counter(event.key for event in run.seen() if event.name is None)
     assert set(copies.values()) == {1}  # A row that came behind its chunk's view is none of it.
