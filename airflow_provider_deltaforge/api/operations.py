@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.api.documents import DocumentText
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.control import driver_log, pipelines, rewind, sinks
 from airflow_provider_deltaforge.control.preflight import preflight
-from airflow_provider_deltaforge.control.rewind import RewindWish
+from airflow_provider_deltaforge.control.rewind import RewindSelection
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.control import Control
@@ -115,10 +115,10 @@ def _add_sinks(router: APIRouter, context: ApiContext) -> None:
         context.require_servers()
         with context.open_store() as store:
             require_pipeline(store, name)
-            wish = RewindWish(asked.to, sink, tuple(asked.tables))
-            planned = rewind.plan(store, name, wish)
+            selection = RewindSelection(asked.to, sink, tuple(asked.tables))
+            planned = rewind.plan(store, name, selection)
             if asked.confirm != name:
-                message = f'{planned.words}; if that is meant, add "confirm": "{name}"'
+                message = f'{planned.summary}; if that is meant, add "confirm": "{name}"'
                 raise ApiError(400, "NOT_CONFIRMED", redacted(message))
             rewind.request(store, name, planned, f"rest: {caller}")
         return planned.as_dict()

@@ -1,4 +1,4 @@
-"""``deltaforge rewind``: the source's log, delivered once more to sinks."""
+"""``deltaforge rewind``: deliver the source's log to sinks again."""
 
 import getpass
 import json
@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
 )
 from airflow_provider_deltaforge.control import rewind as rewinding
-from airflow_provider_deltaforge.control.rewind import RewindWish
+from airflow_provider_deltaforge.control.rewind import RewindSelection
 
 
 def rewind(
@@ -34,31 +34,32 @@ def rewind(
         str | None,
         typer.Option(
             help="Only changes of these tables, by patterns with commas between (shop.orders), "
-            "until the sink is where it stood; from there on everything."
+            "up to the sink's present position; behind that, changes of all tables are delivered."
         ),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do it. Without, only say what would be done.")
+        bool, typer.Option("--yes", "-y", help="Do it. Without this, only show what would be done.")
     ] = False,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
     """Deliver the source's log again, from any point that the source still has.
 
-    Events have the ids that they had the first time. A sink that is given the log again is not
-    waited for until it has caught up; the others see nothing of it. A pipeline that runs begins
-    within seconds, one that is stopped when it starts. `deltaforge sinks list` shows how far it is.
+    Events keep the ids that they had the first time. The pipeline does not wait for a sink that
+    gets the log again until that has caught up; the other sinks see nothing of it. A running
+    pipeline begins within seconds, a stopped one when it starts. `deltaforge sinks list` shows how
+    far it is.
     """
     chosen = tuple(part.strip() for part in (tables or "").split(",") if part.strip())
     with opened(store) as state:
-        with err.status("looking into the source's log"):
-            planned = rewinding.plan(state, name, RewindWish(to, sink, chosen))
+        with err.status("searching the source's log"):
+            planned = rewinding.plan(state, name, RewindSelection(to, sink, chosen))
         if yes:
             rewinding.request(state, name, planned, getpass.getuser())
     if as_json:
         typer.echo(json.dumps({**planned.as_dict(), "requested": yes}, indent=2))
         return
-    typer.echo(planned.words)
+    typer.echo(planned.summary)
     if yes:
         typer.echo(f"asked for; see `deltaforge sinks list {name}`")
     else:

@@ -1,4 +1,4 @@
-"""The log of a source, delivered once more to sinks: where from, and asking for it."""
+"""Deliver the log of a source again: find the place to begin at, and ask the pipeline for it."""
 
 import json
 import re
@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.engine.archive.reader import Archive
@@ -35,6 +37,10 @@ _SECONDS = {
     **dict.fromkeys(("w", "week", "weeks"), 604_800),
 }
 _AHEAD_S = 2.0
+"""How much further than ours the clock of a source may be."""
+_ISO_8601 = TypeAdapter(datetime)
+_HOURS_ONLY = re.compile(r"(:\d\d(?:[.,]\d+)?[+-]\d\d)$")
+"""A zone without minutes, which is ISO 8601, and which the parser does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +48,13 @@ class RewindPlan:
     """What a rewind would do.
 
     Attributes:
-        to: the log is delivered again from behind here.
-        at_ms: the time that was asked for, ms since the epoch; None where a place was named.
-        sinks: where each sink stands that is given it again.
-        tables: patterns of the tables that are meant; none: all.
-        log_bytes: of the log from there to its end; None where the source cannot tell.
-        log_files: of them; None where the log has no files.
-        is_archived: the source has not all of it any more; the archive has it.
+        to: everything behind this position is delivered again.
+        at_ms: the time that was asked for, ms since the epoch; None if a position was.
+        sinks: the present position of each sink that gets the log again.
+        tables: patterns of the tables whose changes are delivered again; empty: all.
+        log_bytes: size of the log from there to its end; None if the source does not know it.
+        log_files: in how many files that is; None if the log has no files.
+        is_archived: the archive has all of it, and the source no longer does.
     """
 
     to: Position
@@ -60,15 +66,17 @@ class RewindPlan:
     is_archived: bool = False
 
     @property
-    def words(self) -> str:
-        """Say what it does, in a sentence."""
+    def summary(self) -> str:
+        """Return what it would do, in one sentence for people."""
         tables = f" of {', '.join(self.tables)}" if self.tables else ""
         since = "" if self.at_ms is None else f", committed after {shown_time(self.at_ms)},"
-        size = "" if self.log_bytes is None else f", about {self.log_bytes / (1 << 20):,.1f} MiB"
-        files = "" if self.log_files is None else f" in {self.log_files} file(s)"
-        log = f"; that is{size[1:]} of log{files}" if size else ""
         archived = ", from the archive" if self.is_archived else ""
-        until = " until it is where it stood; from there on everything" if self.tables else ""
+        until = log = ""
+        if self.tables:
+            until = " up to the sink's present position; behind that, changes of all tables are"
+        if self.log_bytes is not None:
+            files = "" if self.log_files is None else f" in {self.log_files} file(s)"
+            log = f" (about {self.log_bytes / (1 << 20):,.1f} MiB of log{files})"
         return (
             f"{', '.join(self.sinks)}: every change{tables} behind {dict(self.to)}{since} is "
             f"delivered again{archived}{until}{log}"
@@ -80,13 +88,13 @@ class RewindPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class RewindWish:
-    """What somebody asks for.
+class RewindSelection:
+    """What to deliver again, and to which sink.
 
     Attributes:
-        to: a place of the log, or a time.
-        sink: the one sink that is meant; None: all.
-        tables: patterns; none: all tables.
+        to: a time, or a place in the log, as a person writes it.
+        sink: id of the only sink that gets it; None: every sink.
+        tables: patterns of the only tables whose changes are delivered; empty: all.
     """
 
     to: str
@@ -94,42 +102,44 @@ class RewindWish:
     tables: Sequence[str] = field(default=())
 
 
-def plan(store: Store, name: str, wish: RewindWish) -> RewindPlan:
-    """Find the place in the source's log, and return what would be done; nothing is changed.
+def plan(store: Store, name: str, selection: RewindSelection) -> RewindPlan:
+    """Find the place in the log, and return what a rewind would do; nothing is changed.
 
     Raises:
         SpecError: there is no such pipeline, sink, place or time.
-        PositionLostError: the source does not have the log from there on.
-        RetryableError, AccessError: the source could not be asked.
+        PositionLostError: neither the source nor an archive has the log from there on.
+        RetryableError, AccessError: the source cannot be read.
     """
     existing(store, name)
     pipeline = load(Control(store, name).document() or "")
     source = pipeline.spec.source
     known = Checkpoints(store, name, source.id).load()
     ids = [sink.id for sink in pipeline.spec.sinks]
-    if wish.sink is not None and wish.sink not in ids:
-        raise SpecError(f"pipeline {name!r} has no sink {wish.sink!r}; it has {', '.join(ids)}")
-    if wish.tables:
-        _check_tables(store, pipeline, wish.tables)
-    chosen = [sink_id for sink_id in ids if wish.sink in (None, sink_id)]
-    stands = {sink_id: known[sink_id] for sink_id in chosen if sink_id in known}
-    if not stands:
+    if selection.sink is not None and selection.sink not in ids:
+        raise SpecError(
+            f"pipeline {name!r} has no sink {selection.sink!r}; it has {', '.join(ids)}"
+        )
+    if selection.tables:
+        _check_tables(store, pipeline, selection.tables)
+    chosen = [sink_id for sink_id in ids if selection.sink in (None, sink_id)]
+    positions = {sink_id: known[sink_id] for sink_id in chosen if sink_id in known}
+    if not positions:
         raise SpecError(f"pipeline {name!r} has delivered nothing of the log yet")
-    at_ms = time_in(wish.to)
+    at_ms = time_in(selection.to)
     is_archived = False
     try:
-        to = _place(source, wish.to.strip(), at_ms)
+        to = _place(source, selection.to.strip(), at_ms)
     except PositionLostError as lost:
-        to = _archived_place(pipeline, wish.to.strip(), at_ms, lost)
+        to = _archived_place(pipeline, selection.to.strip(), at_ms, lost)
         is_archived = True
-    behind = {sink_id: at for sink_id, at in stands.items() if _is_behind(source, at, to)}
+    behind = {sink_id: at for sink_id, at in positions.items() if _is_behind(source, at, to)}
     if not behind:
-        furthest = next(iter(stands.values()))
+        furthest = next(iter(positions.values()))
         raise SpecError(
-            f"--to: {dict(to)} does not lie before {dict(furthest)}, where the sink stands: "
+            f"--to: {dict(to)} does not lie before {dict(furthest)}, the position of the sink: "
             "nothing behind it was delivered yet"
         )
-    tables = tuple(wish.tables)
+    tables = tuple(selection.tables)
     if is_archived:
         return RewindPlan(to, at_ms, behind, tables, is_archived=True)
     retained = source.log_retention(to, None)
@@ -150,7 +160,7 @@ def _place(source: Source, text: str, at_ms: int | None) -> Position:
 def _archived_place(
     pipeline: Pipeline, text: str, at_ms: int | None, lost: PositionLostError
 ) -> Position:
-    """Return the place in the archive of what the source has no more.
+    """Return the place in the archive, of a log that the source no longer has.
 
     Raises:
         PositionLostError: the archive does not have it either, or there is none.
@@ -167,7 +177,7 @@ def _archived_place(
 
 
 def request(store: Store, name: str, planned: RewindPlan, by: str) -> None:
-    """Ask a pipeline to do it: one that runs begins within seconds, else the next start does."""
+    """Ask a pipeline to do it: a running one begins within seconds, a stopped one at its start."""
     gaps = Gaps(store, name)
     store.transact(
         [gaps.rewind(sink_id, planned.to, planned.tables, by) for sink_id in planned.sinks]
@@ -175,13 +185,13 @@ def request(store: Store, name: str, planned: RewindPlan, by: str) -> None:
 
 
 def time_in(text: str) -> int | None:
-    """Return the time that a text names, ms since the epoch; None if it names none.
+    """Return a time that a person writes, in ms since the epoch; None if the text is no time.
 
     Args:
-        text: ISO 8601, in UTC where it names no zone, or how long ago: ``90m ago``.
+        text: ISO 8601, in UTC if it names no zone, or how long ago: ``90m ago``.
 
     Raises:
-        SpecError: it looks like a time and is none, or lies in the future.
+        SpecError: it looks like a time and is not one, or lies before 1970 or in the future.
     """
     text = text.strip()
     if (ago := _AGO.fullmatch(text)) is not None:
@@ -190,16 +200,23 @@ def time_in(text: str) -> int | None:
         if unknown:
             raise SpecError(f"--to: {unknown[0]!r} is no unit of time; write s, m, h, d or w")
         seconds = sum(int(count) * _SECONDS[unit.lower()] for count, unit in parts)
-        return int((time.time() - seconds) * 1000)
+        return _checked(text, time.time() - seconds)
     if not _TIME.fullmatch(text):
         return None
     try:
-        found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
-    except ValueError as error:
-        raise SpecError(f"--to: {text!r} is no time of ISO 8601: {error}") from error
-    at_s = (found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)).timestamp()
+        at = _ISO_8601.validate_python(_HOURS_ONLY.sub(r"\1:00", text))
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+        raise SpecError(f"--to: {text!r} is no time of ISO 8601: {why}") from error
+    return _checked(text, (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp())
+
+
+def _checked(text: str, at_s: float) -> int:
+    """Return a time in ms, if a log can have changes of it."""
+    if at_s < 0:
+        raise SpecError(f"--to: {text!r} lies before 1970, where no log begins")
     if at_s > time.time() + _AHEAD_S:
-        raise SpecError(f"--to: {shown_time(int(at_s * 1000))} lies in the future")
+        raise SpecError(f"--to: {text!r} lies in the future")
     return int(at_s * 1000)
 
 
@@ -209,27 +226,27 @@ def shown_time(at_ms: int) -> str:
 
 
 def _check_tables(store: Store, pipeline: Pipeline, tables: Sequence[str]) -> None:
-    """Refuse patterns that fit no table that is, or was, captured."""
+    """Refuse patterns that match no table that is or was captured."""
     check_patterns(list(tables), "--tables")
     source = pipeline.spec.source
     registry = Registry(store, source.id, pipeline.metadata.tenant)
     known = [version.schema for version in registry.all()]
-    with suppress(DeltaForgeError):  # It cannot list them; the log may hold tables that are gone.
+    with suppress(DeltaForgeError):  # The source is away; the registry has the tables of the log.
         known += source.describe()
     for pattern in tables:
         matcher = TableMatcher((pattern,))
         if not any(matcher.matches(table.schema or table.db, table.table) for table in known):
             names = ", ".join(sorted({table.full_name for table in known})) or "none"
-            raise SpecError(f"--tables: {pattern!r} fits no captured table (known: {names})")
+            raise SpecError(f"--tables: {pattern!r} matches no captured table (known: {names})")
 
 
 def _is_behind(source: Source, at: Position, to: Position) -> bool:
-    """Return whether a sink at a position was given something behind another."""
+    """Return whether a sink at position ``at`` was given changes behind ``to``."""
     return source.covers(at, to) and not source.covers(to, at)
 
 
 def _files(source: Source, to: Position) -> int | None:
-    """Return how many files of the log hold what lies behind a place."""
+    """Return how many files of the log lie behind a place; None if it has no files."""
     try:
         ends = [str(place.get("file") or "").rpartition(".")[2] for place in (to, source.head())]
     except DeltaForgeError:

@@ -10,7 +10,7 @@ import redis
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_provider_deltaforge.control import rewind
-from airflow_provider_deltaforge.control.rewind import RewindWish, shown_time
+from airflow_provider_deltaforge.control.rewind import RewindSelection, shown_time
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.sinks.memory import memory_log
 from airflow_provider_deltaforge.spec.load import load
@@ -120,7 +120,7 @@ def test_a_sink_that_was_emptied_ends_equal_and_its_neighbour_sees_nothing(
     out = memory_log(name)
     wait_for("changes", lambda: len(out.messages()) > 200 and len(read()) > 200)
     empty()
-    planned = rewind.plan(run.store, name, RewindWish(shown_time(begun_ms), "side"))
+    planned = rewind.plan(run.store, name, RewindSelection(shown_time(begun_ms), "side"))
     assert planned.log_bytes
     rewind.request(run.store, name, planned, "a test")
     rewinds = Rewinds(run.store, name)
@@ -161,7 +161,7 @@ def test_what_a_slot_has_no_more_comes_from_the_archive(postgres_server, tmp_pat
 
     wait_for("the slot to move", forgotten)
     run.path("side").unlink()
-    planned = rewind.plan(run.store, run.name, RewindWish(shown_time(begun_ms), "side"))
+    planned = rewind.plan(run.store, run.name, RewindSelection(shown_time(begun_ms), "side"))
     assert planned.is_archived
     rewind.request(run.store, run.name, planned, "a test")
     run.insert(*range(41, 60))

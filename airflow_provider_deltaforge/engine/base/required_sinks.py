@@ -34,7 +34,7 @@ class RequiredSinks:
         return cls(required, max(1, len(required)))
 
     def without(self, absent: Collection[str], left: int) -> "RequiredSinks":
-        """Return which sinks are waited for while some are given the log once more.
+        """Return which sinks are waited for while some get the log again.
 
         Args:
             absent: those; nobody waits for them meanwhile.

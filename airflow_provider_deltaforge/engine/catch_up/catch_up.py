@@ -61,7 +61,7 @@ class CatchUp:
         at: the sink's checkpoint.
         pending: the batch that ``sink_thread`` are still trying.
         waits: the sink has refused us, and is left alone for a while.
-        rewind: why it is given the log once more; None: it has fallen behind.
+        rewind: the rewind that it gets the log again for; None: it has fallen behind.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class CatchUp:
                 self._own.keep()
 
     def _adopt(self, rewind: Rewind) -> None:
-        """Note what a sink tells that holds the position itself: it counts for nothing now."""
+        """Store the position that a sink holds itself, so that it does not count now."""
         context, stand = self._shared.context, self._own.stand
         if not self._sink_thread.is_exact or stand is None or stand.held is not None:
             return
@@ -277,7 +277,7 @@ class CatchUp:
         if self._is_over():
             raise CatchUpEnded
         lag_ms = self._shared.stats.lag_of(self._id, unread=unread)
-        if self._rewind is not None:  # What it lacks is as old as somebody wants.
+        if self._rewind is not None:  # How old the changes are says nothing here.
             lag_ms = int((time.monotonic() - self._moved_s) * 1000)
         why = self.unwanted or _too_late(self._sink, lag_ms)
         if why is not None:

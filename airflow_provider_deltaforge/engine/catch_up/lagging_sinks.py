@@ -59,7 +59,7 @@ class LaggingSinks:
         self._rewinds = Rewinds(context.store, context.pipeline.name)
         self._rewound: dict[str, Rewind] = {}
         self._parting: dict[str, Position] = {}
-        """Sinks whose connection closes before they are given the log again."""
+        """Sinks whose connection is closing before they get the log again."""
         self._look_at = self._rewind_at = 0.0
         self._commands_s = context.job.tuning.sink_commands_s
 
@@ -123,7 +123,7 @@ class LaggingSinks:
         return joined
 
     def rewind(self) -> None:
-        """Begin the rewinds that people want; called between batches, while no sink is written to.
+        """Begin requested rewinds; called between batches, while no sink is written to.
 
         The lane goes on without such a sink, whatever the document says, until it has caught up.
         """
@@ -272,7 +272,7 @@ class LaggingSinks:
                 self._begin_rewind(wish)
 
     def _part(self, wish: SinkCommand) -> bool:
-        """Go on without a sink that is to be given the log again; return False if it cannot be."""
+        """Go on without a sink that is to get the log again; return False if that cannot be."""
         name, context = wish.sink, self._shared.context
         at = self.rejoin_point.at
         if self.rejoin_point.inside or not self._shared.seam_is_over(at):
@@ -316,7 +316,7 @@ class LaggingSinks:
         self._leave(name, rewind.to, None, None)
 
     def _renew(self, name: str) -> None:
-        """Give a sink a new connection, for deliveries that are told from those before."""
+        """Give a sink a new connection, under the mark of its rewind."""
         mark = self._rewound[name].mark
         while not self._sinks.renew(name, mark) and not self._shared.over():
             time.sleep(_RENEW_S)

@@ -1,4 +1,4 @@
-"""The log as a sink is given it once more: only some tables up to where the sink stood."""
+"""The log that a rewind delivers again: up to the sink's former position, only of its tables."""
 
 import json
 from dataclasses import replace
@@ -15,11 +15,11 @@ from airflow_provider_deltaforge.storage.records.rewinds import Rewind
 
 
 class RewoundLog:
-    """Leaves out what a rewind does not mean. Used by one thread.
+    """Leaves out changes of tables that a rewind does not select. Used by one thread.
 
     Args:
         source: compares positions.
-        rewind: whose changes are delivered again, and up to where; None: nothing is left out.
+        rewind: which tables' changes are delivered again, and up to where; None: all of them.
         start: where the log is read from.
     """
 
@@ -31,21 +31,21 @@ class RewoundLog:
         self._matcher = TableMatcher(tuple(rewind.tables) if rewind is not None else ())
 
     def places(self, end: Position) -> list[Position]:
-        """Return where a batch has to be cut behind ``end``, for tables that begin there."""
+        """Return where a batch behind ``end`` has to be cut, because other tables begin there."""
         return [] if self._until is None or self._covers(end, self._until) else [self._until]
 
     def admit(self, batch: ChangeBatch) -> ChangeBatch:
-        """Return a batch of the log without changes that the sink holds already."""
+        """Return a batch of the log without changes that the sink has and is not to get again."""
         begun, self._end = self._end, batch.end
         if self._until is None or self._covers(begun, self._until) or not batch.rows.num_rows:
             return batch
-        left_out = ~self._meant(batch.rows)
+        left_out = ~self._selected(batch.rows)
         if not self._covers(self._until, batch.end):
             left_out &= ~self._behind(batch, begun)
         return replace(batch, rows=without_rows(batch.rows, left_out)) if left_out.any() else batch
 
     def _behind(self, batch: ChangeBatch, begun: Position) -> "np.typing.NDArray[np.bool_]":
-        """Return which rows belong to transactions behind the place where the sink stood."""
+        """Return which rows belong to transactions behind the sink's former position."""
         assert self._until is not None  # noqa: S101 - asked above
         transactions = batch.rows["tx"].to_numpy()
         behind = []
@@ -55,15 +55,15 @@ class RewoundLog:
                 behind.append(ordinal)
         return np.isin(transactions, behind)
 
-    def _meant(self, rows: pa.RecordBatch) -> "np.typing.NDArray[np.bool_]":
+    def _selected(self, rows: pa.RecordBatch) -> "np.typing.NDArray[np.bool_]":
         codes, names = combinations([rows[name] for name in ("op", "db", "schema", "table")])
-        is_meant = np.array([self._matches(*name) for name in names], np.bool_)
-        meant: np.typing.NDArray[np.bool_] = is_meant[codes]
+        is_selected = np.array([self._matches(*name) for name in names], np.bool_)
+        selected: np.typing.NDArray[np.bool_] = is_selected[codes]
         ops = np.array([name[0] == "ddl" for name in names], np.bool_)
         for at in np.flatnonzero(ops[codes]).tolist():
             tables = json.loads(rows["ddl"][at].as_py() or b"{}").get("tables") or ()
-            meant[at] = any(self._matcher.matches(*name.rpartition(".")[::2]) for name in tables)
-        return meant
+            selected[at] = any(self._matcher.matches(*name.rpartition(".")[::2]) for name in tables)
+        return selected
 
     def _matches(self, op: str, db: str, schema: str | None, table: str) -> bool:
         del op

@@ -108,7 +108,7 @@ class SecondReader:
         tell: called with the error that keeps it from going on, and with None once it goes on.
         over: asked while waiting, whether to give up.
         retry: repeats a call to the store while it is away.
-        rewind: why the sink is given the log once more; None: it has fallen behind.
+        rewind: the rewind that the sink gets the log again for; None: it has fallen behind.
     """
 
     def __init__(

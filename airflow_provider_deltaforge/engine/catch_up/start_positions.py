@@ -30,7 +30,7 @@ class StartPositions:
         behind: sinks that stand before that.
         fresh: sinks that begin now, and are given nothing from before their place.
         given_up: sinks that are not waited for.
-        rewinds: sinks that are given the log once more, and are not waited for, either.
+        rewinds: of sinks that get the log again, and are not waited for, either.
         writes: what is to be stored before the log is read.
     """
 
@@ -110,9 +110,9 @@ def _lane_start(
     known: Mapping[str, Position],
     rewinds: Mapping[str, Rewind],
 ) -> Position | None:
-    """Return where a lane begins: nobody waits for sinks that are given the log once more.
+    """Return where a lane begins: it does not wait for sinks that get the log again.
 
-    If that is every sink, it goes on where the last lane had come to.
+    If every sink does, it goes on where the last lane had come to.
     """
     going = {name: at for name, at in known.items() if name not in rewinds}
     if going:

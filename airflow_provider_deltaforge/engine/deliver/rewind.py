@@ -1,7 +1,7 @@
-"""A sink is given the log once more from an earlier place: what is stored as that begins.
+"""Begin to deliver the log again to a sink, from an earlier position: what is stored for that.
 
-Its checkpoint moves back in the transaction that keeps the rewind, so a driver that is killed finds
-either nothing of it or all of it.
+The sink's checkpoint moves back in the transaction that stores the rewind, so a driver that is
+killed leaves either nothing of it or all of it.
 """
 
 import logging
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def rewind_refusal(context: TaskContext, checkpoints: Checkpoints, wish: SinkCommand) -> str | None:
-    """Return why a rewind is not begun, for people; None if it may be.
+    """Return why a rewind cannot begin, for people; None if it can.
 
     Args:
         context: the opened job.
@@ -51,7 +51,7 @@ def rewind_refusal(context: TaskContext, checkpoints: Checkpoints, wish: SinkCom
         wish: the rewind.
 
     Raises:
-        RetryableError: the source is away, so nobody can say whether it still has the log.
+        RetryableError: the source is away, so it is not known whether it still has the log.
     """
     name, to = wish.sink, wish.to or {}
     source, stand = context.pipeline.spec.source, checkpoints.stand(name)
@@ -62,7 +62,7 @@ def rewind_refusal(context: TaskContext, checkpoints: Checkpoints, wish: SinkCom
     try:
         if not source.covers(stand.position, to):
             return (
-                f"sink {name} stands at {dict(stand.position)}, and nothing behind {to} was "
+                f"sink {name} is at {dict(stand.position)}, and nothing behind {to} was "
                 "delivered to it"
             )
         reach(context.pipeline, to)
@@ -74,9 +74,12 @@ def rewind_refusal(context: TaskContext, checkpoints: Checkpoints, wish: SinkCom
 
 
 def refuse_rewind(context: TaskContext, wish: SinkCommand, reason: str) -> list[Write]:
-    """Return the writes that keep why a rewind was not begun; one that runs goes on."""
+    """Return the writes that store why a rewind is refused; one that is running goes on."""
     _log.error(
-        "sink %s is not given the log again from %s on: %s", wish.sink, dict(wish.to or {}), reason
+        "the log behind %s is not delivered to sink %s again: %s",
+        dict(wish.to or {}),
+        wish.sink,
+        reason,
     )
     granted = Gaps(context.store, context.pipeline.name).granted(wish)
     rewinds = Rewinds(context.store, context.pipeline.name)
@@ -88,12 +91,12 @@ def refuse_rewind(context: TaskContext, wish: SinkCommand, reason: str) -> list[
 def begin_rewind(
     context: TaskContext, checkpoints: Checkpoints, wish: SinkCommand
 ) -> tuple[Rewind, list[Write]]:
-    """Return a rewind that may begin, and what is to be stored in one transaction for that.
+    """Return a rewind that begins now, and the writes of the one transaction that begins it.
 
     Args:
         context: the opened job.
         checkpoints: as they are stored now; learns that one of them moves back.
-        wish: the rewind; there is no refusal of it.
+        wish: the rewind, after ``rewind_refusal`` returned None for it.
     """
     name, to = wish.sink, wish.to or {}
     gaps = Gaps(context.store, context.pipeline.name)
@@ -103,7 +106,7 @@ def begin_rewind(
     tables, until = _limits(rewinds.running().get(name), wish.tables, at)
     rewind = rewinds.begin(name, to, until, tables, wish.by)
     covers = context.pipeline.spec.source.covers
-    # Emptied by accident later, it lacks what it is given now, too.
+    # If the sink is emptied by accident later, it lacks what comes now, too.
     begun = None if stand is None else stand.begun
     begins = True if not tables and begun is not None and covers(begun, to) else None
     put = checkpoints.put(name, to, None, back=True, begins=begins)
@@ -118,9 +121,9 @@ def begin_rewind(
 def ask_rewound(
     context: TaskContext, answers: SinkAnswers, sink: Sink, stand: StoredPosition, rewind: Rewind
 ) -> tuple[str, ...]:
-    """Ask a sink that holds the position itself what it tells as a rewind begins.
+    """Ask a sink that stores the position itself which one it has, as a rewind begins.
 
-    It begins at the rewind's place, if it can hold a position before the first message.
+    A sink that can store a position before its first message stores the rewind's.
 
     Returns:
         What its checkpoint has to allow; see ``Checkpoint.held``.
@@ -148,10 +151,10 @@ def ask_rewound(
 def held_behind(
     cursor: SinkPosition | None, rewind: Rewind | None, stand: StoredPosition, owner: PositionOwner
 ) -> tuple[str, ...]:
-    """Return what a sink tells, for its checkpoint where a rewind begins.
+    """Return the position that a sink stores itself, for its checkpoint as a rewind begins.
 
-    Its last event may be of the very batch that comes next now. Nothing in front of that event is
-    to be left out, so it is noted as one of the place where the sink stood.
+    The last event that the sink has may be part of the first batch that it gets now. Everything
+    before that event has to be delivered again too, so it is marked as delivered before the rewind.
     """
     is_next = cursor is not None and lies_behind(cursor, stand, owner)
     if cursor is not None and is_next and rewind is not None and rewind.until is not None:
@@ -162,9 +165,9 @@ def held_behind(
 def _limits(
     running: Rewind | None, tables: Sequence[str], at: Position
 ) -> tuple[Sequence[str], Position]:
-    """Return whose changes are delivered again, and up to where.
+    """Return which tables' changes are delivered again, and up to where.
 
-    A rewind that is under way goes on within the new one: what it still lacked is not left out.
+    A rewind that is running becomes part of the new one: the sink still needs what it lacks of it.
     """
     if running is None or not running.tables or running.until is None:
         return tables, at

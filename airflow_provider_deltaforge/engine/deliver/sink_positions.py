@@ -241,7 +241,7 @@ class SinkPositions:
         return writes
 
     def _rewound(self) -> list[Write]:
-        """Move checkpoints back before sinks are asked: one may have been emptied for that."""
+        """Move checkpoints back before sinks are asked: one may have been emptied on purpose."""
         writes: list[Write] = []
         for wish in self._gaps.wishes():
             if wish.wanted != "rewind" or wish.sink not in self._sinks:

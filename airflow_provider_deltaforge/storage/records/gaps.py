@@ -44,9 +44,9 @@ class SinkCommand(Record):
     by: str
     at_ms: int
     to: dict[str, Any] | None = None
-    """Of a rewind: the log is delivered again from behind here."""
+    """Of a rewind: everything behind this position is delivered again."""
     tables: tuple[str, ...] = ()
-    """Of a rewind: patterns of the tables that are meant; none: all."""
+    """Of a rewind: patterns of the tables whose changes are delivered; empty: all."""
 
 
 class Gaps:
@@ -100,7 +100,7 @@ class Gaps:
         return self._put_wish(SinkCommand(sink=sink_id, wanted=wanted, by=by, at_ms=now_ms()))
 
     def rewind(self, sink_id: str, to: Position, tables: Sequence[str], by: str) -> Put:
-        """Return the write that wants the log delivered again to a sink; the last wish counts."""
+        """Return the write that asks for the log again for a sink; the last command counts."""
         return self._put_wish(
             SinkCommand(
                 sink=sink_id,

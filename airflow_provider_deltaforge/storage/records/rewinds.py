@@ -1,7 +1,7 @@
-"""Sinks that are given a part of the log once more: from where, why, and how that ended.
+"""Rewinds: sinks that get a part of the log again, from which position, and how that ended.
 
-A rewind begins in the transaction that moves its sink's checkpoint back, and is over when the sink
-goes with the others again. The last one of each sink is kept.
+A rewind begins in the transaction that moves its sink's checkpoint back, and is done when the sink
+gets every batch together with the others again. The last one of each sink is kept.
 """
 
 import uuid
@@ -18,16 +18,16 @@ RewindState = Literal["running", "done", "refused", "failed"]
 
 
 class Rewind(Record):
-    """The log from a position on, delivered once more to one sink."""
+    """The log from a position on, delivered to one sink again."""
 
     v: Literal[1] = 1
     sink: str
     to: dict[str, Any]
-    """The log is delivered again from behind here."""
+    """Everything behind this position is delivered again."""
     tables: tuple[str, ...] = ()
-    """Patterns of the tables whose changes are delivered again; none: all."""
+    """Patterns of the tables whose changes are delivered again; empty: all."""
     until: dict[str, Any] | None = None
-    """Where the sink stood: changes of all tables are delivered behind it."""
+    """The sink's former position: behind it, changes of all tables are delivered."""
     state: RewindState
     reason: str | None = None
     """Why it was refused, or has failed."""
@@ -35,15 +35,15 @@ class Rewind(Record):
     begun_ms: int
     ended_ms: int | None = None
     mark: str = ""
-    """Tells its deliveries from those before, where a destination leaves out repetitions."""
+    """Part of its messages' ids where a destination leaves out repetitions: new in each rewind."""
     lane: dict[str, Any] | None = None
-    """How far the pipeline has read on while no sink went with it."""
+    """How far the pipeline has read while every sink was getting the log again."""
 
     @property
     def shown(self) -> str:
         """Return what it does, for people."""
         tables = f" of {', '.join(self.tables)}" if self.tables else ""
-        return f"the log{tables} is delivered again from {self.to} on, as {self.by} wants"
+        return f"the log{tables} behind {self.to} is delivered again, requested by {self.by}"
 
 
 class Rewinds:
@@ -79,7 +79,7 @@ class Rewinds:
         )
 
     def refuse(self, sink_id: str, to: Position, by: str, reason: str) -> Put:
-        """Return the write that keeps why a rewind was not begun."""
+        """Return the write that stores why a rewind was refused."""
         now = now_ms()
         return self.put(
             Rewind(
@@ -100,7 +100,7 @@ class Rewinds:
         return self.put(rewind.model_copy(update=update))
 
     def put(self, rewind: Rewind) -> Put:
-        """Return the write that keeps a rewind."""
+        """Return the write that stores a rewind."""
         return Put(names.GAPS, self._key(rewind.sink), rewind.model_dump_json().encode())
 
     def forget(self, sink_id: str) -> Delete:
