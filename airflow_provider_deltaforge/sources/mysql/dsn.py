@@ -21,7 +21,7 @@ _PLACE = re.compile(
 )
 _PORT, _PORT_MAX = 3306, 65535
 _UNREADABLE = (
-    "source.dsn: cannot be read; write mysql://user:password@host:port/database, with '/', '?', "
+    "cannot be read; write mysql://user:password@host:port/database, with '/', '?', "
     "'#', '@', ':' and '%' of user and password percent-encoded (%2F, %3F, %23, %40, %3A, %25)"
 )
 
@@ -68,8 +68,20 @@ def parse_dsn(
     ssl_mode: str | None = None,
     ssl_cert: str | None = None,
     ssl_key: str | None = None,
+    *,
+    key: str = "source.dsn",
+    tls: MySqlDsn | None = None,
 ) -> MySqlDsn:
     """Read ``mysql://user:password@host:port/database?ssl_ca=…&ssl_mode=…``.
+
+    Args:
+        text: the address.
+        ssl_ca: setting of the source, goes before an option of the address; as the following ones.
+        ssl_mode: the same.
+        ssl_cert: the same.
+        ssl_key: the same.
+        key: of the address in the document, for errors.
+        tls: an address whose TLS is used if this one has no options of its own.
 
     A password with characters that should have been percent-encoded is read where only one reading
     is an address. Nothing of a text that is none is ever taken for a host, which errors show.
@@ -80,21 +92,24 @@ def parse_dsn(
     scheme = _SCHEME.match(text)
     login, place = next(_readings(text[scheme.end() :] if scheme else ""), (None, None))
     if login is None or place is None:
-        raise SpecError(_UNREADABLE)
+        raise SpecError(f"{key}: {_UNREADABLE}")
     port = int(place["port"] or _PORT)
     if not 0 < port <= _PORT_MAX:
-        raise SpecError(f"source.dsn: no port has the number {port}; write one up to {_PORT_MAX}")
-    options = _options(place["query"] or "")
+        raise SpecError(f"{key}: no port has the number {port}; write one up to {_PORT_MAX}")
+    options = _options(place["query"] or "", key)
     settings = {"ssl_ca": ssl_ca, "ssl_cert": ssl_cert, "ssl_key": ssl_key, "ssl_mode": ssl_mode}
     found = {name: settings[name] or options.get(name) for name in _OPTIONS}
+    if tls is not None and not options:
+        found = {name: getattr(tls, name) for name in _OPTIONS}
+    setting = "source." if tls is None else f"{key}: "
     if found["ssl_key"] and not found["ssl_cert"]:
         raise SpecError(
-            "source.ssl_key: goes together with ssl_cert, the certificate it belongs to"
+            f"{setting}ssl_key: goes together with ssl_cert, the certificate it belongs to"
         )
     asked = found["ssl_ca"] or found["ssl_cert"]
     mode = (found["ssl_mode"] or ("verify_identity" if asked else "preferred")).lower()
     if mode not in SSL_MODES:
-        raise SpecError(f"source.ssl_mode: {mode!r} is none of {', '.join(SSL_MODES)}")
+        raise SpecError(f"{setting}ssl_mode: {mode!r} is none of {', '.join(SSL_MODES)}")
     user, _, password = login.partition(":")
     return MySqlDsn(
         host=place["six"] or place["name"],
@@ -128,13 +143,13 @@ def _is_known(query: str, *, shown: bool) -> bool:
     return names <= set(_OPTIONS) or (shown and "@" not in query)
 
 
-def _options(query: str) -> dict[str, str]:
+def _options(query: str, key: str) -> dict[str, str]:
     parsed = parse_qs(query, keep_blank_values=True)
-    options = {key.replace("-", "_"): values[-1] for key, values in parsed.items()}
+    options = {name.replace("-", "_"): values[-1] for name, values in parsed.items()}
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         named = f" {unknown[0]!r}" if re.fullmatch(r"[a-z_]{1,32}", unknown[0]) else ""
-        raise SpecError(f"source.dsn: unknown option{named}; known: {', '.join(_OPTIONS)}")
+        raise SpecError(f"{key}: unknown option{named}; known: {', '.join(_OPTIONS)}")
     return options
 
 

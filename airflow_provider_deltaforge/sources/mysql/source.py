@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position, Positions
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _SEARCH = "airflow_provider_deltaforge.sources.mysql.log_search"
 _INDEPENDENT = "airflow_provider_deltaforge.sources.mysql.independent_log"
+_REPLICA_KEY, _REPLICA_CHECK = "snapshot.dsn", "snapshot_replica"
 
 SslMode = Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"]
 
@@ -71,7 +72,8 @@ class MySqlSnapshotSettings(SnapshotSettings):
 
     dsn: SecretStr | None = None
     """Address of a replica to read rows from; the log is followed at ``dsn`` of the source. MySQL
-    with GTIDs. TLS is used as with the source."""
+    with GTIDs. TLS is used as with the source, unless the address has options of its own: then as
+    these say alone."""
 
     @field_validator("dsn")
     @classmethod
@@ -259,9 +261,19 @@ class MySqlSource(Source):
         return ReplicaSnapshotter(primary, self.connect, self._connect_replica, *tables, **more)
 
     def _connect_replica(self) -> Any:
-        """Return a new connection to the server that rows are read from."""
-        address = self._address_of(self.snapshot.dsn or self.dsn)
-        return connections.connect(address, self.connect_timeout_s, self.read_timeout_s)
+        """Return a new connection to the server that rows are read from.
+
+        Raises:
+            SpecError: the address cannot be read.
+            AccessError: credentials or TLS were refused.
+            RetryableError: the server is away.
+        """
+        dsn = (self.snapshot.dsn or self.dsn).get_secret_value()
+        address = parse_dsn(dsn, key=_REPLICA_KEY, tls=self.address())
+        try:
+            return connections.connect(address, self.connect_timeout_s, self.read_timeout_s)
+        except DeltaForgeError as error:
+            raise type(error)(f"{_REPLICA_KEY}: {error}") from error
 
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""
@@ -271,7 +283,21 @@ class MySqlSource(Source):
             parallel = self.snapshot.max_parallel_tables
             return findings(connection, self.address(), self.matcher, self.tagging, parallel)
 
-        return checked(self.connect, check, connections.translated)
+        found = checked(self.connect, check, connections.translated)
+        return found if self.snapshot.dsn is None else [*found, *self._replica_findings()]
+
+    def _replica_findings(self) -> Sequence[Finding]:
+        from airflow_provider_deltaforge.sources.mysql.snapshot.replica import check_replica
+
+        def check(replica: Any) -> Sequence[Finding]:
+            with closing(self.connect()) as primary:
+                check_replica(primary, replica, self.tuning)
+            return [Finding(_REPLICA_CHECK, "ok", f"{_REPLICA_KEY}: rows can be read there")]
+
+        def translated(error: BaseException, doing: str) -> DeltaForgeError:
+            return connections.translated(error, f"{_REPLICA_KEY}: {doing}")
+
+        return checked(self._connect_replica, check, translated, _REPLICA_CHECK)
 
     def precompile(self) -> None:
         """Compile the decoders, or find them compiled."""
@@ -373,11 +399,8 @@ class MySqlSource(Source):
         Raises:
             SpecError: the address cannot be read.
         """
-        return self._address_of(self.dsn)
-
-    def _address_of(self, dsn: SecretStr) -> MySqlDsn:
         return parse_dsn(
-            dsn.get_secret_value(), self.ssl_ca, self.ssl_mode, self.ssl_cert, self.ssl_key
+            self.dsn.get_secret_value(), self.ssl_ca, self.ssl_mode, self.ssl_cert, self.ssl_key
         )
 
 

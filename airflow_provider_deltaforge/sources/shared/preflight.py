@@ -23,6 +23,7 @@ def checked(
     connect: Callable[[], Any],
     look: Callable[[Any], Sequence[Finding]],
     translated: Callable[[BaseException, str], DeltaForgeError],
+    name: str = "connection",
 ) -> Sequence[Finding]:
     """Look at a server over a connection of its own; what goes wrong is a finding.
 
@@ -30,17 +31,18 @@ def checked(
         connect: opens the connection, which is closed in the end.
         look: makes the findings.
         translated: turns the driver's errors into ours.
+        name: of the check whose finding it is.
     """
     try:
         connection = connect()
     except DeltaForgeError as error:
-        return [failed("connection", error)]
+        return [failed(name, error)]
     try:
         return look(connection)
     except DeltaForgeError as error:
-        return [failed("connection", error)]
+        return [failed(name, error)]
     except Exception as error:  # noqa: BLE001 - the driver's; a preflight reports, it never fails
-        return [failed("connection", translated(error, "preflight"))]
+        return [failed(name, translated(error, "preflight"))]
     finally:
         connection.close()
 

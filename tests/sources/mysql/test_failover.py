@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    FatalError,
+    PositionLostError,
+    RetryableError,
+)
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.plugins import SOURCES
 from airflow_provider_deltaforge.schemas.drift import deltas
+from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.mysql import failover
 from airflow_provider_deltaforge.sources.mysql.connection import server_info
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
@@ -164,6 +170,79 @@ def test_a_replica_that_does_not_follow_is_named_with_what_it_lacks(
     snapshotter.close()
 
 
+def test_a_replica_that_leaves_tables_out_is_refused(servers: tuple[Server, Server]) -> None:
+    primary, replica = servers
+
+    def leave_out(tables: str) -> None:
+        change = f"CHANGE REPLICATION FILTER REPLICATE_WILD_IGNORE_TABLE = ({tables})"
+        sql.execute(replica, "STOP REPLICA SQL_THREAD", change, "START REPLICA SQL_THREAD")
+
+    leave_out("'shop.ignored%'")
+    snapshotter = replicated(primary, replica).open_snapshot()
+    try:
+        with pytest.raises(FatalError, match=r"snapshot\.dsn: .*Replicate_Wild_Ignore_Table"):
+            list(snapshotter.plan(100))
+        (found,) = replica_findings(replicated(primary, replica))
+        assert (found.verdict, "without filters" in found.message) == ("fail", True)
+    finally:
+        leave_out("")
+        snapshotter.close()
+
+
+def test_a_table_that_the_replica_does_not_show_is_no_table_without_rows(
+    servers: tuple[Server, Server],
+) -> None:
+    primary, replica = servers
+    sql.execute(
+        primary,
+        "CREATE USER IF NOT EXISTS blind@'%' IDENTIFIED BY 'blind-secret'",
+        "GRANT REPLICATION CLIENT ON *.* TO blind@'%'",
+    )
+    in_step(primary, replica)
+    dsn = f"mysql://blind:blind-secret@{replica.host}:{replica.port}"
+    snapshotter = source(primary, snapshot={"dsn": dsn}).open_snapshot()
+    with pytest.raises(AccessError, match=r"snapshot\.dsn: its user sees no shop\.t, .*GRANT"):
+        list(snapshotter.plan(100))
+    snapshotter.close()
+
+
+def replica_findings(of: MySqlSource) -> list[Finding]:
+    """Return what the preflight finds at the replica."""
+    return [found for found in of.preflight() if found.check == "snapshot_replica"]
+
+
+def test_the_preflight_connects_to_the_replica(servers: tuple[Server, Server]) -> None:
+    primary, replica = servers
+    (found,) = replica_findings(replicated(primary, replica))
+    assert found.verdict == "ok"
+    assert not replica_findings(source(primary))
+    dsns = {
+        f"mysql://df:wrong-secret@{replica.host}:{replica.port}/shop": "check user, password",
+        "${REPLICA_DSN}": "cannot be read; write mysql://",
+    }
+    for dsn, text in dsns.items():
+        (found,) = replica_findings(source(primary, snapshot={"dsn": dsn}))
+        assert found.verdict == "fail"
+        assert found.message.startswith("snapshot.dsn: ")
+        assert text in found.message
+        assert "source.dsn" not in found.message
+        assert "wrong-secret" not in str(found)
+
+
+def test_a_replica_is_verified_as_the_sources_server_is(servers: tuple[Server, Server]) -> None:
+    primary, replica = servers
+    dsn = f"{primary.dsn(DATABASE)}?ssl_mode=verify_identity&ssl_ca={primary.attributes['ca']}"
+    snapshot = {"dsn": replica.dsn(DATABASE)}
+    (found,) = replica_findings(source_of(primary, DATABASE, dsn=dsn, snapshot=snapshot))
+    assert (found.verdict, "TLS failed" in found.message) == ("fail", True)
+    # Options of its own address count alone.
+    snapshot = {"dsn": f"{replica.dsn(DATABASE)}?ssl_mode=preferred"}
+    settings = {"ssl_mode": "verify_ca", "ssl_ca": primary.attributes["ca"], "snapshot": snapshot}
+    (found,) = replica_findings(source(primary, **settings))
+    assert found.verdict == "ok"
+
+
+# It gives the replica a transaction of its own, which makes every copy from it fail.
 def test_a_replica_with_transactions_of_its_own_is_refused(
     servers: tuple[Server, Server],
 ) -> None:
@@ -173,6 +252,8 @@ def test_a_replica_with_transactions_of_its_own_is_refused(
     with pytest.raises(FatalError, match=r"snapshot\.dsn: .* which the source's server has not"):
         list(snapshotter.plan(100))
     snapshotter.close()
+    (found,) = replica_findings(replicated(primary, replica))
+    assert (found.verdict, "nobody else writes to" in found.message) == ("fail", True)
 
 
 def test_a_replica_of_mariadb_is_refused_by_name(mariadb_server: Server) -> None:

@@ -3,20 +3,25 @@
 The log stays the source's: where the stream begins, and whether that is still there, is asked of
 it. A view of the replica is as exact as one of the source, because GTIDs name a transaction on
 both. So the replica must have them, keep a log of what it applies (which tells views between two
-commits), and hold nothing that the source does not: its rows would be in no log.
+commits), and hold nothing that the source does not: its rows would be in no log. Nor may it leave
+out transactions, or hide tables from our user: their rows would be in no copy.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.sources.mysql.catalog import fetch
+from airflow_provider_deltaforge.events.table_names import qualified_name
+from airflow_provider_deltaforge.sources.mysql.catalog import TableSize, fetch
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, server_info
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
 from airflow_provider_deltaforge.sources.mysql.snapshot.snapshotter import MySqlSnapshotter
+from airflow_provider_deltaforge.sources.mysql.tuning import MySqlTuning
+from airflow_provider_deltaforge.sources.shared.preflight import shortened
+from airflow_provider_deltaforge.sources.shared.table_snapshotter import TableName
 
 _LOOK_S = 5
 _POLL_S = 0.25
@@ -63,24 +68,26 @@ class ReplicaSnapshotter(MySqlSnapshotter):
     def _prepare(self, connection: Any) -> MySqlServer:
         server = super()._prepare(connection)
         with closing(self._connect_primary()) as primary:
-            self._check_kind(server_info(primary), "the source's server")
-            self._check_kind(server, "it")
-            logs = fetch(connection, "SELECT @@GLOBAL.log_bin AND @@GLOBAL.log_replica_updates")
-            if not int(logs[0][0]):
-                raise _unusable("it keeps no log of what it applies; start it with log_bin and "
-                                "log_replica_updates")  # fmt: skip
+            check_replica(primary, connection, self._tuning)
             self._await_step(primary, connection)
-            self._check_history(primary, connection)
         return server
 
-    @staticmethod
-    def _check_kind(server: MySqlServer, which: str) -> None:
-        if server.mariadb:
-            raise _unusable(
-                f"{which} is MariaDB, whose views say their place in their own server's log only"
+    def _captured(self, connection: Any) -> Mapping[TableName, TableSize]:
+        """Return the tables; refuse a server that shows less of them than the source's own."""
+        with closing(self._connect_primary()) as primary:
+            wanted = super()._captured(primary)
+            self._await_step(primary, connection)
+            found = super()._captured(connection)
+            hidden = wanted.keys() - found.keys()
+            if hidden:  # Or dropped meanwhile.
+                hidden &= super()._captured(primary).keys()
+        if hidden:
+            names = [qualified_name(*name) for name in sorted(hidden)]
+            raise AccessError(
+                f"snapshot.dsn: its user sees no {shortened(names)}, which the source's server has "
+                "and 'tables' of the source names; GRANT SELECT on it there, too"
             )
-        if not server.gtids:
-            raise _unusable(f"{which} has gtid_mode OFF, and a file and an offset name nothing")
+        return found
 
     def _await_step(self, primary: Any, replica: Any) -> None:
         """Wait until the replica holds what the source's server has executed by now.
@@ -100,20 +107,69 @@ class ReplicaSnapshotter(MySqlSnapshotter):
                     "holds it up), or name another"
                 )
 
-    def _check_history(self, primary: Any, replica: Any) -> None:
-        """Refuse a server with transactions of its own.
 
-        One that was just sent may count as executed by the replica first.
-        """
-        deadline = time.monotonic() + self._tuning.settling_s
-        held = _executed(replica)
-        while own := held - _executed(primary):
-            if time.monotonic() >= deadline:
-                raise _unusable(
-                    f"it has executed {own}, which the source's server has not, so that its rows "
-                    "may be others; name a replica that nobody else writes to"
-                )
-            time.sleep(_POLL_S)
+def check_replica(primary: Any, replica: Any, tuning: MySqlTuning) -> None:
+    """Check that both servers are of a kind and set so that views of the replica are exact.
+
+    Args:
+        primary: connection to the source's own server.
+        replica: to the one that rows are read from.
+        tuning: how long a transaction may be at the replica first.
+
+    Raises:
+        FatalError: they are not.
+    """
+    _check_kind(server_info(primary), "the source's server")
+    _check_kind(server_info(replica), "it")
+    logs = fetch(replica, "SELECT @@GLOBAL.log_bin AND @@GLOBAL.log_replica_updates")
+    if not int(logs[0][0]):
+        raise _unusable(
+            "it keeps no log of what it applies; start it with log_bin and log_replica_updates"
+        )
+    for channel in _channels(replica):
+        filters = [name for name in channel if name.startswith("Replicate_") and channel[name]]
+        if filters:
+            raise _unusable(
+                f"it leaves out some of what it is sent ({', '.join(filters)} of SHOW REPLICA "
+                "STATUS), and counts it as applied; name a replica without filters"
+            )
+    _check_history(primary, replica, tuning.settling_s)
+
+
+def _check_history(primary: Any, replica: Any, settling_s: float) -> None:
+    """Refuse a server with transactions of its own.
+
+    One that was just sent may count as executed by the replica first.
+    """
+    deadline = time.monotonic() + settling_s
+    held = _executed(replica)
+    while own := held - _executed(primary):
+        if time.monotonic() >= deadline:
+            raise _unusable(
+                f"it has executed {own}, which the source's server has not, so that its rows "
+                "may be others; name a replica that nobody else writes to"
+            )
+        time.sleep(_POLL_S)
+
+
+def _channels(replica: Any) -> Sequence[Mapping[str, Any]]:
+    import pymysql
+
+    with replica.cursor(pymysql.cursors.DictCursor) as cursor:
+        try:
+            cursor.execute("SHOW REPLICA STATUS")
+        except pymysql.err.ProgrammingError:  # Servers before MySQL 8.0.22.
+            cursor.execute("SHOW SLAVE STATUS")
+        return list(cursor.fetchall())
+
+
+def _check_kind(server: MySqlServer, which: str) -> None:
+    if server.mariadb:
+        raise _unusable(
+            f"{which} is MariaDB, whose views say their place in their own server's log only"
+        )
+    if not server.gtids:
+        raise _unusable(f"{which} has gtid_mode OFF, and a file and an offset name nothing")
 
 
 def _executed(connection: Any) -> GtidSet:

@@ -124,12 +124,14 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
 
     def _choose(self, patterns: Sequence[str], where: str | None) -> Mapping[TableName, TableSize]:
         connection, _ = self._open()
-        sizes = captured_facts(connection, self._matcher)
-        captured = {(size.schema.db, size.schema.table): size for size in sizes}
-        chosen = self._chosen(captured, patterns)
+        chosen = self._chosen(self._captured(connection), patterns)
         if where is not None:
             _check_where(connection, self._only(chosen).schema, where)
         return chosen
+
+    def _captured(self, connection: Any) -> Mapping[TableName, TableSize]:
+        sizes = captured_facts(connection, self._matcher)
+        return {(size.schema.db, size.schema.table): size for size in sizes}
 
     def _chunks(self, table: TableSize, chunk_rows: int, where: str | None) -> Iterator[TableChunk]:
         yield from plan_table(self._open()[0], table, chunk_rows, where, self._tuning)
