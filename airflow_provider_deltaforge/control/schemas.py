@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.position import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.events.table_names import unquoted
 from airflow_provider_deltaforge.schemas.registry import Registry, named

@@ -1,12 +1,21 @@
 """The unit that flows: change events as one Arrow record batch, never a list of objects."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import pyarrow as pa
 
+from airflow_provider_deltaforge.events.position import Position, Positions
 from airflow_provider_deltaforge.events.schema import TableSchema
+
+__all__ = [
+    "CHANGE_SCHEMA",
+    "OUTBOX",
+    "ROUTING",
+    "TEXT",
+    "ChangeBatch",
+    "Position",
+    "Positions",
+]
 
 TEXT = pa.dictionary(pa.int32(), pa.utf8())
 
@@ -52,16 +61,6 @@ CHANGE_SCHEMA = pa.schema(
 """``source_position`` is the inside of a JSON object, without braces, for example
 ``"server_id":1,"gtid":"UUID:7","file":"binlog.000002","pos":1234``; null for snapshot rows.
 ``former_key`` is filled in by the engine, and only where a sink needs it: sources leave it null."""
-
-Position = Mapping[str, Any]
-"""Where a source is, as JSON: only the source that made it can read or compare it."""
-
-
-class Positions(Protocol):
-    """The positions behind the transactions of one batch."""
-
-    def after(self, tx: int) -> Position:
-        """Return where reading may resume once transaction ``tx`` and all before it are durable."""
 
 
 @dataclass(frozen=True, slots=True)

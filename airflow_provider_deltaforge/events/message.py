@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,12 @@ class Messages:
         event_rows: int32. Which row of the change batch each message came from.
     """
 
-    topics: pa.DictionaryArray
-    keys: pa.BinaryArray
-    values: pa.BinaryArray
-    headers: pa.MapArray | None
-    event_ids: pa.FixedSizeBinaryArray
-    event_rows: pa.Int32Array
+    topics: "pa.DictionaryArray"
+    keys: "pa.BinaryArray"
+    values: "pa.BinaryArray"
+    headers: "pa.MapArray | None"
+    event_ids: "pa.FixedSizeBinaryArray"
+    event_rows: "pa.Int32Array"
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -34,7 +36,7 @@ class Messages:
         """Return so many messages from one on, without copying them."""
         return self._each(lambda column: column.slice(start, count))
 
-    def take(self, rows: pa.Array) -> "Messages":
+    def take(self, rows: "pa.Array") -> "Messages":
         """Return the messages at ``rows``, in that order."""
         return self._each(lambda column: column.take(rows))
 
@@ -47,7 +49,7 @@ class Messages:
             and self.topics.cast("string").equals(other.topics.cast("string"))
         )
 
-    def _each(self, change: Callable[[pa.Array], pa.Array]) -> "Messages":
+    def _each(self, change: "Callable[[pa.Array], pa.Array]") -> "Messages":
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return Messages(
             **{name: None if column is None else change(column) for name, column in columns.items()}

@@ -3,13 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.spec.settings import PluginSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,9 @@ class Processed:
             own, for example ``{"dropped": 3}``; for metrics.
     """
 
-    rows: pa.RecordBatch
-    origins: pa.Int32Array | None = None
-    made: pa.BooleanArray | None = None
+    rows: "pa.RecordBatch"
+    origins: "pa.Int32Array | None" = None
+    made: "pa.BooleanArray | None" = None
     rejections: Sequence[Rejection] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
 
@@ -47,7 +48,7 @@ class Worker(Protocol):
     Used by one thread at a time; it may be opened, used and closed by three.
     """
 
-    def process(self, rows: pa.RecordBatch) -> Processed:
+    def process(self, rows: "pa.RecordBatch") -> Processed:
         """Process a batch of at least one event, which may be a slice of a larger one.
 
         Raises:

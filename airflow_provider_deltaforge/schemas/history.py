@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.position import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 
 

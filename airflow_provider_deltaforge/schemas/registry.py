@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.position import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.versions import (

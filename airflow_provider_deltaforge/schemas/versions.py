@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.errors import PositionLostError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.position import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 
 Compare = Callable[[Position, Position], int]

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
-from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.events.position import Position
 from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES, load_object
 from airflow_provider_deltaforge.sinks.reader_contract import SinkReader, VerifySettings
 from airflow_provider_deltaforge.spec.choice import choose, refusal

@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
 from pydantic import Field, NonNegativeInt
 
 from airflow_provider_deltaforge.spec.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,8 @@ class HeldMessages:
 
     topic: str
     partition: int
-    keys: pa.BinaryArray
-    values: pa.BinaryArray
+    keys: "pa.BinaryArray"
+    values: "pa.BinaryArray"
     times_ms: Any = None
 
 

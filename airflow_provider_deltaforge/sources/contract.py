@@ -3,12 +3,10 @@
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.position import Position
 from airflow_provider_deltaforge.events.schema import TableSchema, TypeSystem
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
@@ -17,6 +15,9 @@ from airflow_provider_deltaforge.sources.shared.packed_positions import PacksPos
 from airflow_provider_deltaforge.sources.shared.snapshot_settings import SnapshotSettings
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention
+
+if TYPE_CHECKING:  # Descriptions of sources are read where no Arrow is needed.
+    from airflow_provider_deltaforge.events.change import ChangeBatch
 
 Identity = Mapping[str, Any]
 """Which server's log it is, as JSON: ``{"type": "my_sql", "server_uuid": "…"}``."""
@@ -55,7 +56,7 @@ class LogReader(Protocol):
             PositionLostError, AccessError, SchemaError: a person must act.
         """
 
-    def decode(self, segment: Any) -> ChangeBatch:
+    def decode(self, segment: Any) -> "ChangeBatch":
         """Decode a segment that this reader read. Holds no lock that ``read`` needs."""
 
     def acknowledge(self, position: Position) -> None:
@@ -208,7 +209,7 @@ class Snapshotter(Protocol):
             RetryableError: somebody who may be committing does not end.
         """
 
-    def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
+    def read(self, chunk: TableChunk, run: str) -> "Iterator[ChangeBatch]":
         """Yield the rows of a chunk as op ``r`` events.
 
         Every batch's ``end`` is the chunk's cut: all changes up to it are in the rows.
@@ -323,7 +324,7 @@ class Source(PluginSettings, PacksPositions):
         """
         return self.compare(at, position) >= 0
 
-    def visible(self, cut: Position, batch: ChangeBatch) -> Any:
+    def visible(self, cut: Position, batch: "ChangeBatch") -> Any:
         """Return which changes a view of the tables contained.
 
         All changes of a transaction are treated alike, also when it is spread over batches.
@@ -336,6 +337,8 @@ class Source(PluginSettings, PacksPositions):
             Bool array by row. False also where the source does not know: a change that is delivered
             twice is better than one that is lost.
         """
+        import numpy as np
+
         return np.zeros(batch.rows.num_rows, np.bool_)
 
     def knows_views(self, position: Position) -> bool:

@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.plugins import (
     PluginRegistry,
 )
 from airflow_provider_deltaforge.spec.document import Metadata, Pipeline, Spec
+from airflow_provider_deltaforge.spec.settings import field_descriptions
 
 _INTRODUCTION = """# The pipeline document
 
@@ -135,9 +136,9 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
 def _meaning(model: type[BaseModel], name: str) -> str:
     """Return a key's description, or that of the class that first declared it."""
     for kind in model.__mro__:
-        info = kind.model_fields.get(name) if issubclass(kind, BaseModel) else None
-        if info is not None and info.description:
-            return info.description
+        text = field_descriptions(kind).get(name) if issubclass(kind, BaseModel) else None
+        if text:
+            return text
     return ""
 
 

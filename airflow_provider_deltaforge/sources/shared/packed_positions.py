@@ -2,11 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from airflow_provider_deltaforge.events.position import Position, Positions
 
-from airflow_provider_deltaforge.events.change import ChangeBatch, Position, Positions
+if TYPE_CHECKING:
+    import numpy as np
+
+    from airflow_provider_deltaforge.events.change import ChangeBatch
+
+
+def _no_numbers() -> "np.ndarray":
+    import numpy as np
+
+    return np.empty((0, 0), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +28,7 @@ class PackedPositions:
     """
 
     header: Mapping[str, Any]
-    numbers: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    numbers: "np.ndarray" = field(default_factory=_no_numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class ListedPositions:
         return self.ends[min(tx, len(self.ends) - 1)]
 
     @classmethod
-    def packed(cls, batch: ChangeBatch) -> PackedPositions:
+    def packed(cls, batch: "ChangeBatch") -> PackedPositions:
         """Return the positions of a batch as they can be kept, whatever they are."""
         rows = batch.rows
         count = int(rows.column("tx")[-1].as_py()) + 1 if rows.num_rows else int(batch.continues)
@@ -48,7 +57,7 @@ class ListedPositions:
 class PacksPositions:
     """What a source makes of the positions of its batches."""
 
-    def pack_positions(self, batch: ChangeBatch) -> PackedPositions:
+    def pack_positions(self, batch: "ChangeBatch") -> PackedPositions:
         """Return the positions of a batch of the log, to be kept with it."""
         return ListedPositions.packed(batch)
 
