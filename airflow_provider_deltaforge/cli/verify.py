@@ -1,6 +1,5 @@
 """``deltaforge verify``: compare a pipeline's tables with what its sinks hold."""
 
-import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -23,12 +22,14 @@ from airflow_provider_deltaforge.cli.options import (
     opened,
     out,
     owner_token,
+    print_answer,
 )
 from airflow_provider_deltaforge.cli.views import new_table
 from airflow_provider_deltaforge.control import verification
 from airflow_provider_deltaforge.control.verification import VerificationRun, answer, in_words
 from airflow_provider_deltaforge.engine.verify.options import VerifyOptions
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.events.table_names import split_names
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.verifications import (
     KINDS,
@@ -65,7 +66,7 @@ def verify(
     Exit code 0: every row is equal. 1: something differs. 3: nothing differs, but something could
     not be compared: a sink that cannot be read back, a table without a key, rows that never rested.
     """
-    options = VerifyOptions(_names(tables), _names(sinks), wait_s=wait, examples=examples)
+    options = VerifyOptions(split_names(tables), split_names(sinks), wait_s=wait, examples=examples)
     with opened(store) as state:
         found = _verified(state, name, options, draws=not as_json)
         if repair and found.verdict == "different":
@@ -73,10 +74,7 @@ def verify(
                 out.print(_view(found))
             _repair(state, name, found)
             found = _verified(state, name, options, draws=not as_json)
-    if as_json:
-        typer.echo(json.dumps(answer(found), indent=2))
-    else:
-        out.print(_view(found))
+    print_answer(answer(found), _view(found), as_json=as_json)
     if found.state != "finished":
         err.print(f"the verification {in_words(found)}", highlight=False)
         codes = {SpecError.error_class: DOCUMENT, RetryableError.error_class: RETRY}
@@ -104,10 +102,6 @@ def _repair(state: Store, name: str, found: Verification) -> None:
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(rich_help_panel="Running pipelines")(verify)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 @contextmanager

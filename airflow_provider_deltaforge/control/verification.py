@@ -1,7 +1,7 @@
-"""Verifications as things one can run and look at: does a sink hold what its source's tables do.
+"""Runs verifications, repairs what they find, and returns their results.
 
-Who asks for one runs it, in a thread of its own process: a command, a task or a server. The result
-is kept in the state store. One runs per pipeline at a time.
+A verification runs in a thread of the process that asks for it: a command, a task or a server. Its
+result is kept in the state store. One runs per pipeline at a time.
 """
 
 import logging
@@ -48,11 +48,11 @@ from airflow_provider_deltaforge.storage.records.verifications import (
 )
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-_SAY_S = 2.0
+_ALIVE_EVERY_S = 2.0
 _LOOK_S = 0.2
 _NOT_RUNNING_WAIT_S = 3.0
 _SNAPSHOT = (
-    "the snapshot of {name!r} is not finished: verify when it is ('deltaforge status {name}' says)"
+    "the snapshot of {name!r} is not finished; verify when 'deltaforge status {name}' shows it done"
 )
 
 _log = logging.getLogger(__name__)
@@ -63,13 +63,13 @@ class VerificationRunningError(RetryableError):
 
 
 class VerificationRun:
-    """One verification in this process, from its turn to its result.
+    """One verification in this process, from its begin to its result.
 
     Args:
         store: the state store, for as long as it runs.
         name: the pipeline's.
         options: how to verify.
-        by: who asks.
+        by: names the one who asks.
         environment: the values of the document's variables; None: this process's.
 
     Raises:
@@ -85,7 +85,7 @@ class VerificationRun:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._store, self._name, self._options = store, name, options
-        self._pipeline = _pipeline(store, name, environment or os.environ)
+        self._pipeline = _pipeline(store, name, os.environ if environment is None else environment)
         known = [sink.id for sink in self._pipeline.spec.sinks]
         for sink_id in options.sinks:
             if sink_id not in known:
@@ -101,7 +101,7 @@ class VerificationRun:
         )
 
     def begin(self) -> Verification:
-        """Take the pipeline's turn.
+        """Take the one place of the pipeline's verifications.
 
         Raises:
             VerificationRunningError: another one is running.
@@ -116,7 +116,7 @@ class VerificationRun:
         return self.current()
 
     def current(self) -> Verification:
-        """Return how far it is. Called by any thread."""
+        """Return it with its progress. Called by any thread."""
         progress = self._progress
         return self._verification.model_copy(
             update={
@@ -133,16 +133,16 @@ class VerificationRun:
         self._cancelled.set()
 
     def run(self) -> Verification:
-        """Verify, behind ``begin``, and keep what is found.
+        """Verify, after ``begin``, and keep the result.
 
         Returns:
-            The result, also of one that failed: ``state`` and ``reason`` say so.
+            The result, also of one that failed: see its ``state`` and ``reason``.
 
         Raises:
             RetryableError: the state store is away, so that nothing was kept.
         """
-        teller = threading.Thread(target=self._say, daemon=True, name="verify")
-        teller.start()
+        keeper = threading.Thread(target=self._keep_alive, daemon=True, name="verify")
+        keeper.start()
         keys: dict[str, Any] = {}
         changes: dict[str, Any] = {}
         try:
@@ -150,7 +150,7 @@ class VerificationRun:
             keys = found.keys
             changes = {"state": "finished", "verdict": found.verdict, "sinks": found.sinks}
         except _CancelledError:
-            changes = {"state": "cancelled", "reason": "cancelled by who asked for it"}
+            changes = {"state": "cancelled", "reason": "cancelled by the one who asked for it"}
         except DeltaForgeError as error:
             failed = {"state": "failed", "error_class": error.error_class}
             changes = {**failed, "reason": redacted(str(error))}
@@ -160,7 +160,7 @@ class VerificationRun:
             changes = {"state": "failed", "reason": f"{type(error).__name__}; see the log"}
         finally:
             self._over.set()
-            teller.join()
+            keeper.join()
         result = self.current().model_copy(
             update={**changes, "finished_at_ms": now_ms(), "phase": ""}
         )
@@ -169,12 +169,12 @@ class VerificationRun:
         return result
 
     def _verified(self) -> VerifyResult:
-        # Its compiled checksums are not for who reads a DAG file.
+        # Compiled checksums: a process that only reads a DAG file must not load them.
         from airflow_provider_deltaforge.engine.verify.verification import verify
 
         options = self._options
         if not status(self._store, self._name).alive:
-            # Nothing moves its checkpoints: they lie at the log's end, or nothing can be told.
+            # No driver moves its checkpoints: if they are not at the log's end, waiting is no use.
             waits = min(options.wait_s, _NOT_RUNNING_WAIT_S)
             options = replace(options, wait_s=waits)
         return verify(self._pipeline, self._store, options, self._progress, self._check)
@@ -185,9 +185,9 @@ class VerificationRun:
         if self._lost is not None:
             raise self._lost
 
-    def _say(self) -> None:
-        """Say every few seconds that it runs, until it is over."""
-        while not self._over.wait(_SAY_S):
+    def _keep_alive(self) -> None:
+        """Store progress every few seconds: without it the verification counts as killed."""
+        while not self._over.wait(_ALIVE_EVERY_S):
             try:
                 self._records.alive(self.current())
                 if not self._records.is_mine(self._verification.id):
@@ -197,7 +197,7 @@ class VerificationRun:
 
 
 class _CancelledError(DeltaForgeError):
-    """Whoever asked for it has given up."""
+    """It was asked to end."""
 
 
 def start(
@@ -212,7 +212,7 @@ def start(
         open_store: opens the state store for as long as it runs.
         name: the pipeline's.
         options: how to verify.
-        by: who asks.
+        by: names the one who asks.
 
     Raises:
         VerificationRunningError: another one is running.
@@ -254,8 +254,8 @@ def repair(
         store: the state store.
         name: the pipeline's.
         found: the verification, the last one of the pipeline.
-        by: who asks.
-        is_over: asked while waiting; True withdraws the request.
+        by: names the one who asks.
+        is_over: called while waiting; True withdraws the request.
 
     Returns:
         How the request was done.
@@ -269,7 +269,7 @@ def repair(
     if kept is None or kept.id != found.id or not kept.keys:
         raise SpecError(
             "the keys of the rows that differ are not kept: a processor changes them, or another "
-            "verification came since; verify again, or copy the tables (deltaforge snapshot)"
+            "verification has begun since; verify again, or copy the tables (deltaforge snapshot)"
         )
     if not status(store, name).alive:
         raise SpecError(f"a repair joins the log of a running stream; start {name!r} first")
@@ -277,7 +277,7 @@ def repair(
     asked = request(store, name, CopySelection(repairs=found.id), request_id, by)
     while not asked.settled:
         if is_over():
-            cancel(store, name, request_id, "withdrawn by who asked for it", by)
+            cancel(store, name, request_id, "withdrawn by the one who asked for it", by)
         time.sleep(_LOOK_S)
         asked = request_state(store, name, request_id) or asked
     if asked.state == "cancelled":

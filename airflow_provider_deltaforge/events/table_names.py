@@ -5,7 +5,7 @@ All other names are written plainly, ``shop.orders``.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 _QUOTED = r'"((?:[^"]|"")+)"'
 _PLAIN = r'([^".][^.]*)'
@@ -21,6 +21,12 @@ def qualified_name(*parts: str) -> str:
         '"' + part.replace('"', '""') + '"' if "." in part or part.startswith('"') else part
         for part in parts
     )
+
+
+def split_names(names: Sequence[str] | str) -> tuple[str, ...]:
+    """Return names that are given as a list, or as a text with commas between them."""
+    parts = names.split(",") if isinstance(names, str) else names
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 def quoted_parts(text: str) -> list[tuple[str, bool]] | None:

@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.control.verification import (
 )
 from airflow_provider_deltaforge.engine.verify.options import VerifyOptions
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
+from airflow_provider_deltaforge.events.table_names import split_names
 from airflow_provider_deltaforge.hooks.jobs import owner_token
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator
 from airflow_provider_deltaforge.spec.load import load
@@ -66,8 +67,8 @@ class DeltaForgeVerifyOperator(PipelineOperator):
             raise AirflowFailException(f"fail_on must be one of {_FAIL_ON}: {self.fail_on!r}")
         task = self.pipeline_task()
         options = VerifyOptions(
-            _words(self.tables),
-            _words(self.sinks),
+            split_names(self.tables),
+            split_names(self.sinks),
             wait_s=self.wait.total_seconds(),
             examples=self.examples,
         )
@@ -83,7 +84,7 @@ class DeltaForgeVerifyOperator(PipelineOperator):
 
                 found = verified()
                 if self.repair and found.verdict == "different":
-                    self.log.info("%s: %s; it is repaired", name, in_words(found))
+                    self.log.info("%s: %s; repairing", name, in_words(found))
                     repair(store, name, found, by, self._killed.is_set)
                     found = verified()
         except RetryableError as error:
@@ -106,8 +107,3 @@ class DeltaForgeVerifyOperator(PipelineOperator):
         self._killed.set()
         if self._run is not None:
             self._run.cancel()
-
-
-def _words(listed: Sequence[str] | str) -> tuple[str, ...]:
-    found = listed.split(",") if isinstance(listed, str) else listed
-    return tuple(word.strip() for word in found if word.strip())

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_deltaforge.control import conditions, data_drift
 from airflow_provider_deltaforge.control.conditions import Condition, ConditionResult
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.table_names import split_names
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask, pipeline_name
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
@@ -221,7 +222,7 @@ class DeltaForgeStatusSensor(PipelineSensor):
     def condition(self, context: Mapping[str, Any]) -> Condition:
         """Return what is waited for."""
         del context
-        return conditions.status_in(_words(self.statuses), _words(self.failing))
+        return conditions.status_in(split_names(self.statuses), split_names(self.failing))
 
 
 class DeltaForgeDriftSensor(PipelineSensor):
@@ -258,7 +259,7 @@ class DeltaForgeDriftSensor(PipelineSensor):
         if self.when_drift not in ("fail", "succeed"):
             raise SpecError(f"when_drift must be 'fail' or 'succeed': {self.when_drift!r}")
         wanted = conditions.no_drift if self.when_drift == "fail" else conditions.drift_seen
-        return wanted(_words(self.tables), self._since_ms(context))
+        return wanted(split_names(self.tables), self._since_ms(context))
 
     def _since_ms(self, context: Mapping[str, Any]) -> int:
         return _since_ms(self.since, context)
@@ -294,8 +295,3 @@ def _since_ms(since: datetime | str, context: Mapping[str, Any]) -> int:
         run = context["dag_run"]
         since = run.start_date or run.run_after
     return data_drift.since_ms(since.isoformat() if isinstance(since, datetime) else since)
-
-
-def _words(listed: Sequence[str] | str) -> tuple[str, ...]:
-    found = listed.split(",") if isinstance(listed, str) else listed
-    return tuple(word.strip() for word in found if word.strip())

@@ -35,7 +35,7 @@ class SinkReader(Protocol):
     """Reads back what a sink has written, for ``deltaforge verify``. Used by one thread."""
 
     notes: list[str]
-    """What people should know of what was read: messages that the destination let go, say."""
+    """What people should know of what was read, such as that old messages are deleted there."""
 
     def read(self, topics: Collection[str]) -> Iterator[HeldMessages]:
         """Yield what destinations hold, from their beginning or behind what was read before.

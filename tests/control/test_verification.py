@@ -11,8 +11,12 @@ from airflow_provider_deltaforge.control.verification import (
     VerificationRun,
     VerificationRunningError,
 )
+from airflow_provider_deltaforge.engine.verify.message_rows import VerifiedTable
 from airflow_provider_deltaforge.engine.verify.options import VerifyOptions
+from airflow_provider_deltaforge.engine.verify.row_states import StateFiles
+from airflow_provider_deltaforge.engine.verify.sink_rows import HeldRow, open_sink
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.verifications import KEPT, Verifications
@@ -200,3 +204,32 @@ def test_a_changed_key_and_a_truncated_table(store, tmp_path):
     with path.open("a") as file:
         file.write(lines)
     assert verified(store).verdict == "equal"
+
+
+def test_a_row_written_behind_a_truncate_between_two_looks_is_there(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(line("c", {"id": 7, "tx": 1, "row": 0}))
+    [table] = SOURCE.describe()
+    sink = load(DOCUMENT).spec.sinks[0]
+    held = open_sink(sink, "orders", [VerifiedTable(0, table)], StateFiles(tmp_path), lambda: None)
+    held.read({str(path): {0}}, late=False)
+    truncated = json.loads(line("t", {})) | {"after": None}
+    with path.open("a") as file:
+        file.write(json.dumps(truncated) + "\n" + line("c", {"id": 8, "tx": 2, "row": 0}))
+
+    rows = {
+        (0, key(number).encode()): HeldRow(0, is_there=number == 7, is_late=False)
+        for number in (7, 8)
+    }
+    held.look(rows, late=False)
+
+    assert [row.is_there for row in rows.values()] == [False, True]
+
+
+def test_a_key_that_no_database_has_is_counted_and_not_kept(store, tmp_path):
+    path = hold(store, tmp_path)
+    with path.open("a") as file:
+        file.write(line("c", {"id": "x" * 100_000, "tx": 1, "row": 0}))
+        file.write(line("c", {"id": 7000, "tx": 1, "row": 0}))
+    [table] = verified(store).sinks[0].tables
+    assert (table.extra, table.examples) == (2, {"extra": [key(7000)]})

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.snapshot.repair import deletes_of, key_in
+from airflow_provider_deltaforge.engine.snapshot.repair import key_in, with_deletes
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
@@ -19,18 +19,33 @@ NONE = pa.array([], pa.binary())
 
 
 def test_what_is_not_there_is_deleted_under_the_same_id_each_time():
-    found = [deletes_of("run", CHUNK, rows((1, 5)), pa.array([b'{"id": 3}'])) for _ in range(2)]
+    copied, shown = rows((1, 5)), pa.array([b'{"id": 3}'])
+    found = [with_deletes("run", CHUNK, copied, shown) for _ in range(2)]
 
-    [event] = found[0].to_pylist()
-    assert (event["op"], event["after"]) == ("d", None)
+    event, row = found[0].to_pylist()
+    assert (event["op"], event["after"], row["op"]) == ("d", None, "r")
     assert json.loads(event["key"]) == json.loads(event["before"]) == {"id": 2}
     assert event["tx_end"]
-    assert found[0].equals(found[1])
+    assert found[0].to_pylist() == found[1].to_pylist()
 
 
 def test_a_chunk_of_any_other_copy_deletes_nothing():
-    assert deletes_of("run", TableChunk("c", "db", None, "t"), rows((1, 5)), NONE) is None
-    assert deletes_of("run", CHUNK, rows((1, 5), (2, 5), (3, 5)), NONE) is None
+    for chunk in (TableChunk("c", "db", None, "t"), CHUNK):
+        copied = rows((1, 5), (2, 5), (3, 5))
+        assert with_deletes("run", chunk, copied, NONE) is copied
+
+
+def test_a_row_under_its_key_in_other_words_is_deleted_first_and_then_sent():
+    """A consumer that reads keys, and does not compare their texts, ends with the row."""
+    bounds = {"keys": ['{"id": 1}', '{"id": 2}']}
+    chunk = TableChunk("c", "db", None, "t", bounds)
+
+    found = with_deletes("run", chunk, rows((1, 5)), pa.array([b'{"id":2}'])).to_pylist()
+
+    assert [(event["op"], event["key"]) for event in found] == [
+        ("d", b'{"id": 1}'),
+        ("r", b'{"id":1}'),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_repair_sends_again_what_differs_and_nothing_else(run: VerifyRun) -> N
     options = VerifyOptions(tables=("*.wide", "*.pair"), rounds=3)
 
     def verified() -> Verification:
-        verification = VerificationRun(run.store, run.name, options, "a test", {})
+        verification = VerificationRun(run.store, run.name, options, "a test")
         verification.begin()
         return verification.run()
 

@@ -36,7 +36,7 @@ from airflow_provider_deltaforge.engine.snapshot.copy_window import (
     RenderedRows,
     WatchedLog,
 )
-from airflow_provider_deltaforge.engine.snapshot.repair import deletes_of
+from airflow_provider_deltaforge.engine.snapshot.repair import with_deletes
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch
@@ -330,9 +330,7 @@ class _ChunkJoin:
         joining = window.as_of_now(rows)
         if joining is None:
             return False
-        gone = deletes_of(self._run_id, window.chunk, joining, window.shown_keys())
-        if gone is not None:
-            joining = joined([joining, gone])
+        joining = with_deletes(self._run_id, window.chunk, joining, window.shown_keys())
         window.rendered.set_result(self._renderer.render(joining))
         self._await(window.delivered.done)
         return window.delivered.result()

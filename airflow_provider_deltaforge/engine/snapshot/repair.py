@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.schema import TableSchema
@@ -107,24 +108,27 @@ def key_in(table: TableSchema, text: str) -> Mapping[str, Any] | None:
     return None if any(isinstance(value, Decimal | list) for value in key.values()) else key
 
 
-def deletes_of(
+def with_deletes(
     run_id: str, chunk: TableChunk, rows: pa.RecordBatch, inserted: pa.Array
-) -> pa.RecordBatch | None:
-    """Return deletes of the rows that a repair is to find, and that are not there.
+) -> pa.RecordBatch:
+    """Return a chunk's rows; of a repair, behind deletes of keys that sinks hold and no row has.
+
+    The deletes come first: a key that differs from a row's only in its text (white space, or the
+    case of letters where the collation knows none) is the same row for some consumers.
 
     Args:
         run_id: the snapshot run.
-        chunk: of a repair; of another there are none.
+        chunk: of a repair; of another there are no deletes.
         rows: those that are there.
         inserted: keys of rows that the log has shown since.
     """
     texts = chunk.bounds.get(_KEYS, ())
-    if not texts:
-        return None
-    present = {_canonical(key) for key in [*rows["key"].to_pylist(), *inserted.to_pylist()]}
-    gone = [text for text in texts if _canonical(text) not in present]
+    present, shown = {*rows["key"].to_pylist()}, {*map(_canonical, inserted.to_pylist())}
+    gone = [
+        text for text in texts if text.encode() not in present and _canonical(text) not in shown
+    ]
     if not gone:
-        return None
+        return rows
     ts_ms = rows["ts_ms"][0].as_py() if rows.num_rows else int(time.time() * 1000)
     events: list[Mapping[str, Any]] = [
         {
@@ -135,7 +139,7 @@ def deletes_of(
             "before": text.encode(),
             "key": text.encode(),
             "ts_ms": ts_ms,
-            "tx": 1,
+            "tx": 0,
             "row": number,
             "tx_end": number == len(gone) - 1,
             "event_id": hashlib.blake2b(
@@ -144,7 +148,8 @@ def deletes_of(
         }
         for number, text in enumerate(gone)
     ]
-    return pa.RecordBatch.from_pylist(events, schema=CHANGE_SCHEMA)
+    deletes = pa.RecordBatch.from_pylist(events, schema=CHANGE_SCHEMA)
+    return joined([deletes, rows]) if rows.num_rows else deletes
 
 
 def _canonical(key: bytes | str) -> str:

@@ -18,7 +18,7 @@ def row_images(
     """Return keys and images, each binary JSON texts.
 
     A column of texts whose Arrow field has the metadata ``{"json": "true"}`` holds JSON as events
-    show it, digits and spaces included: floats, say, and columns of type JSON.
+    show it, digits and spaces included: floats, for example, and columns of type JSON.
 
     Args:
         batch: rows; each column has the table's name for it.
@@ -97,4 +97,4 @@ _FORMS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Bi
     (pa.types.is_large_binary, _base64),
 )
 """How values are written as JSON, by type. Floats are not among them: events have the digits that
-the source prints, which are a text's metadata ``{"json": "true"}`` to say."""
+the source prints; they are a column of texts with the metadata ``{"json": "true"}``."""

@@ -86,7 +86,7 @@ class MessageRows:
     _places: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def read(self, held: HeldMessages, *, late: bool) -> pa.RecordBatch:
-        """Return the states that messages tell of, in their order.
+        """Return the states of rows that messages show, in their order.
 
         Args:
             held: messages of one place.
@@ -166,7 +166,7 @@ class _Decoded:
         ]
 
     def images(self) -> list[pa.RecordBatch]:
-        """Return the states that events tell of."""
+        """Return the states of rows that events show."""
         is_row = np.asarray(
             pc.fill_null(pc.is_in(self._op, pa.array([*_PRESENT, "d"])), fill_value=False)
         )
@@ -229,7 +229,7 @@ class _Decoded:
         )
 
     def nameless(self) -> list[pa.RecordBatch]:
-        """Return the states that tombstones tell of, and bodies that are none of ours."""
+        """Return the states that tombstones show, and bodies that are no events of ours."""
         values = self._held.values
         is_tombstone = np.asarray(values.is_null())
         is_foreign = ~is_tombstone & ~self._is_event
@@ -239,7 +239,7 @@ class _Decoded:
             return []
         has_key = np.asarray(pc.greater(pc.fill_null(pc.binary_length(self._held.keys), 0), 0))
         if len(numbers) != 1 or numbers[0] < 0:
-            # Whose row it is cannot be told. The events of deletes are in the topic as well.
+            # Which table's row it is, is not known. Events of deletes are in the topic as well.
             self._rows.unreadable += int(is_foreign.sum())
             return []
         self._rows.unreadable += int((is_foreign & ~has_key).sum())
@@ -287,7 +287,7 @@ def _former_keys(
     names: Sequence[str],
     paths: Sequence[Sequence[str]],
 ) -> tuple[Any, pa.BinaryArray]:
-    """Return which updates gave their row another key, and the keys that they let go of."""
+    """Return which updates gave their row another key, and the keys before."""
     is_update = pc.and_(pc.equal(op, "u"), pc.and_(before.is_valid(), after.is_valid()))
     if not is_update.true_count:
         return np.zeros(0, np.int64), pa.array([], pa.binary())

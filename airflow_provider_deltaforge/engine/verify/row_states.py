@@ -132,6 +132,10 @@ class Truncation:
     place: int
     is_late: bool = False
 
+    def is_behind(self, place: Any, order: Any, time_ms: Any) -> Any:
+        """Return whether states, or one of them, were there before the table was emptied."""
+        return np.where(place == self.place, order < self.order, time_ms <= self.time_ms)
+
 
 def latest(found: pa.Table, truncations: Sequence[Truncation] = ()) -> pa.Table:
     """Return the last state of each row, by id.
@@ -162,8 +166,8 @@ def _emptied(found: pa.Table, truncations: Sequence[Truncation]) -> pa.Table:
     order, time = found["order"].to_numpy(), found["time_ms"].to_numpy()
     place = found["place"].to_numpy()
     for cut in truncations:
-        before = np.where(place == cut.place, order < cut.order, time <= cut.time_ms)
-        flags[(table == cut.table) & before] |= ABSENT | (LATE if cut.is_late else 0)
+        emptied = (table == cut.table) & cut.is_behind(place, order, time)
+        flags[emptied] |= ABSENT | (LATE if cut.is_late else 0)
     at = STATES.get_field_index("flags")
     return found.set_column(at, STATES.field(at), pa.array(flags, pa.uint8()))
 

@@ -43,6 +43,7 @@ class HeldRow:
         unchanged: a JSON list of columns that the log did not repeat; None: it has all of them.
         place: see ``STATES``.
         time_ms: see ``STATES``.
+        order: see ``STATES``.
     """
 
     content: int
@@ -51,6 +52,7 @@ class HeldRow:
     unchanged: bytes | None = None
     place: int = 0
     time_ms: int = 0
+    order: int = -1
 
 
 class SinkRows(Protocol):
@@ -114,7 +116,7 @@ class MessageSink:
         return self.rows.messages
 
     def read(self, topics: Mapping[str, Collection[int]], *, late: bool) -> None:
-        """Add the states that new messages tell of; see ``SinkRows``."""
+        """Add the states that new messages show; see ``SinkRows``."""
         self._topics = tuple(topics)
         self.rows.topics = topics
         for states_read in self._read(late=late):
@@ -133,9 +135,7 @@ class MessageSink:
                 self._follow(rows, state)
             for cut in self.rows.truncations[known:]:
                 for (table, _), row in rows.items():
-                    if table == cut.table and (
-                        row.place == cut.place or row.time_ms <= cut.time_ms
-                    ):
+                    if table == cut.table and cut.is_behind(row.place, row.order, row.time_ms):
                         row.is_there, row.is_late = False, late
             known = len(self.rows.truncations)
 
@@ -284,6 +284,7 @@ def held_row(state: Mapping[str, Any]) -> HeldRow:
         (state["unchanged"] or b"[]") if flags & MARKED else None,
         state["place"],
         state["time_ms"],
+        state["order"],
     )
 
 
@@ -297,7 +298,7 @@ def why_unreadable(sink: Sink) -> str | None:
     if not sink.encoding.is_text:
         return f"not readable: messages of this encoding cannot be read back{advice}"
     if sink.envelope.paths is None:
-        return f"not readable: this envelope does not say where its events hold what{advice}"
+        return f"not readable: it is not known where this envelope's events hold the row{advice}"
     if sink.filter is not None and (sink.filter.synthetic_only or sink.filter.producers):
         return f"not readable: it takes only what processors make, not the tables' rows{advice}"
     return None

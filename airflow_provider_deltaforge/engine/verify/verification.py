@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ MISSING, EXTRA, DIFFERENT, INCONCLUSIVE = "missing", "extra", "different", "inco
 _POLL_S = 0.1
 _ROUND_PAUSE_S = 0.25
 _READINGS_MAX = 3
+_KEY_BYTES_MAX = 16 << 10
+"""Longer ones, which no database has, are counted and not kept: sinks hold what anybody wrote."""
 _NO_KEY = (
     "the table has no key: its rows cannot be told apart. Give it a PRIMARY KEY, or leave it out "
     "with --tables"
@@ -382,7 +385,8 @@ class _Run:
         _add(work.found[table], kind, count)
         kept = work.keys.setdefault(table, {}).setdefault(kind, [])
         room = self._options.kept_keys - len(kept)
-        kept += [key.decode(errors="replace") for key in keys[:room]]
+        texts = (key.decode(errors="replace") for key in keys if len(key) <= _KEY_BYTES_MAX)
+        kept += islice(texts, room)
 
     def _concluded(self) -> VerifyResult:
         keys: dict[str, dict[str, dict[str, list[str]]]] = {}

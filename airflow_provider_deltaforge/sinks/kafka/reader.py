@@ -111,8 +111,8 @@ class KafkaReader:
         self._reached[place] = first
         if first and not any(note.startswith(f"topic {place[0]} ") for note in self.notes):
             self.notes.append(
-                f"topic {place[0]} has let go of its oldest messages: rows that were last written "
-                "before that are missing there"
+                f"topic {place[0]} does not hold its oldest messages any more: rows that were "
+                "last written in these are missing"
             )
 
     def _upto(self, ends: dict[_Place, int]) -> Iterator[HeldMessages]:

@@ -1,7 +1,7 @@
 """Verifications: what the last ones of a pipeline found, and the one that is running.
 
-Whoever verifies says so every few seconds under a key that expires: one that was killed is over a
-moment later, and leaves nothing behind.
+The one that runs stores its progress every few seconds under a key that expires: one that was
+killed counts as over half a minute later, and leaves nothing behind.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from airflow_provider_deltaforge.storage.records.record import Record
 KEPT = 10
 """So many results are kept."""
 ALIVE_S = 30.0
-"""One that has not said for so long that it runs has ended."""
+"""One that stored no progress for so long has ended."""
 
 KINDS = ("missing", "extra", "different", "inconclusive")
-"""What can be the matter with a row."""
+"""How a row can differ; ``inconclusive``: it changed at every look."""
 
 Verdict = Literal["equal", "different", "incomplete"]
 
@@ -34,7 +34,7 @@ class TableComparison(Settings):
     table: str
     """Its full name."""
     reason: str | None = None
-    """Why it could not be compared; the counts then say nothing."""
+    """Why it could not be compared; the counts then mean nothing."""
     rows: int = 0
     """Rows of the source that were compared."""
     missing: int = 0
@@ -151,7 +151,7 @@ class Verifications:
         return taken is not None
 
     def alive(self, verification: Verification) -> None:
-        """Say that it runs, and how far it is."""
+        """Store its progress, which keeps it alive."""
         text = verification.model_dump_json().encode()
         self._store.put(names.VERIFICATIONS, self._alive_key(verification.id), text, ALIVE_S)
 
