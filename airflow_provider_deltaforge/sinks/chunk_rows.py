@@ -52,3 +52,11 @@ class ChunkWriter(Protocol):
         Raises:
             RetryableError, AccessError, FatalError: as ``SinkWriter.write`` does.
         """
+
+
+@runtime_checkable
+class RowMarker(Protocol):
+    """A writer that leaves a mark in the same step as the rows, so that neither is lost alone."""
+
+    row_mark: str | None
+    """Behind what the last write has written, as ``RowMarks`` has it; None if it left none."""

@@ -1,6 +1,7 @@
 """A Redis that loses what it held, under a pipeline that delivers into it exactly once."""
 
 import shutil
+from collections import Counter
 
 import pytest
 import redis
@@ -116,16 +117,19 @@ def test_an_emptied_server_gets_each_event_once(run, server):
     assert run.judge({"tx": 0}) == []
 
 
-def test_rows_that_a_server_lost_while_it_was_copied_to_are_copied_again(server, tmp_path):
+@pytest.mark.parametrize(
+    "lost_at", [CrashPoint.CHUNK_WRITTEN, CrashPoint.CHUNK_STORED], ids=["answered", "marked"]
+)
+def test_rows_that_a_server_lost_while_it_was_copied_to_are_copied_again(lost_at, server, tmp_path):
     run = exact_run(
         "redis", server.dsn("0"), tmp_path, transactions=200, rate=0, snapshot="initial"
     )
-    # One chunk after the other: what is lost between its answer and its mark is not noticed.
+    # One chunk after the other, so that what is lost is known.
     parallel = "intra_table_parallel: "
     pipelines.apply(run.store, run.document.replace(f"{parallel}true", f"{parallel}false"))
     run.want("running")
     keep(server)
-    driver = run.start(hold=(CrashPoint.CHUNK_STORED, 2))
+    driver = run.start(hold=(lost_at, 2))
     run.wait_held(driver)
     server.kill()
     server.start_again()
@@ -133,9 +137,9 @@ def test_rows_that_a_server_lost_while_it_was_copied_to_are_copied_again(server,
     run.wait_delivered(driver)
 
     assert run.stop(driver) == 0
-    assert "are copied again" in run.log.read_text()
-    keys = {event.key for event in run.seen()}
-    assert len(keys) == 60
+    assert "the rows of 2 chunks of the snapshot; they are copied again" in run.log.read_text()
+    copies = Counter(event.key for event in run.seen() if event.name is None)
+    assert copies == dict.fromkeys([("script.rows", key) for key in range(1, 61)], 1)
 
 
 def test_rows_that_a_server_lost_behind_a_copy_stop_the_pipeline(server, tmp_path):

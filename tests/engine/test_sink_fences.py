@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.engine.base.tuning import TUNING, Tuning
 from airflow_provider_deltaforge.engine.deliver import sink_fences
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark
 from airflow_provider_deltaforge.sinks.contract import LEASE, take_lease
 from airflow_provider_deltaforge.sinks.file import FileSink
 from airflow_provider_deltaforge.sinks.http.sink import HttpSink
@@ -235,6 +236,7 @@ def freeze_with_the_answer(pipeline, monkeypatch, seconds):
 RIGHTS = ("~orders*", "~_deltaforge:*", "+@connection", "+multi", "+exec", "+xadd")
 FENCING = ("+watch", "+get", "+set")
 ONCE = ("+xlen", "+hset", "+hmget", "+evalsha", "+script|load")
+ROWS = ("+hget", "+expire", "+sadd", "+srem", "+sismember")
 
 
 @pytest.mark.parametrize("is_exact", [False, True])
@@ -242,7 +244,7 @@ def test_the_rights_that_the_page_of_redis_names_are_enough(pipeline, redis_serv
     import redis
 
     admin = redis.Redis.from_url(redis_server.dsn("0"))
-    rules = (*RIGHTS, *FENCING, *(ONCE if is_exact else ()))
+    rules = (*RIGHTS, *FENCING, *((*ONCE, *ROWS) if is_exact else ()))
     admin.execute_command("ACL", "SETUSER", "claimer", "on", ">pw", *rules)
     sink = RedisSink(
         id="out",
@@ -252,15 +254,22 @@ def test_the_rights_that_the_page_of_redis_names_are_enough(pipeline, redis_serv
         password="pw",
         exactly_once=is_exact,
     )
-    writer = sink.open(pipeline.name)
+    writer, rows = sink.open(pipeline.name), messages([("orders-claims", b"k", value(1))])
+    copier = sink.without_position().open(pipeline.name)
+    row_marks = sink.open_row_marks(pipeline.name)
     try:
         writer.fence(claim(pipeline.context()))
         if is_exact:
             assert writer.recover() is None
-        else:
-            writer.write(messages([("orders-claims", b"k", value(1))]))
+            copier.fence(claim(pipeline.context()))
+            for is_first in (True, False):
+                copier.write_chunk(rows, ChunkMark("run/1", "view", is_first))
+            assert not row_marks.lost([copier.row_mark, row_marks.leave()])
+            writer = copier
+        writer.write(rows)
     finally:
-        writer.close()
+        for each in (writer, copier, row_marks):
+            each.close()
         admin.acl_deluser("claimer")
 
 

@@ -1,5 +1,6 @@
 """Marks behind the rows of snapshots tell what a server came back without."""
 
+import threading
 import uuid
 
 import pytest
@@ -44,6 +45,34 @@ def in_nats(nats_server):
 @pytest.fixture(params=["redis", "nats"])
 def destination(request):
     return request.getfixturevalue(f"in_{request.param}")
+
+
+def test_rows_that_redis_lost_before_the_last_step_of_their_batch_are_known(redis_server):
+    sink = RedisSink(id=uuid.uuid4().hex, uri=redis_server.dsn("0"), stream="s", exactly_once=True)
+    client, stream = redis.Redis.from_url(redis_server.dsn("0")), f"s{uuid.uuid4().hex}"
+    writer, marks = sink.without_position().open("p"), sink.open_row_marks("p")
+    rows = messages([(stream, b"k", value(n)) for n in range(40_000)])
+
+    def lose():
+        while client.xlen(stream) < 1000:  # In a hurry: the batch takes a moment only.
+            pass
+        client.delete(*client.keys(f"*{sink.id}*"), stream)
+
+    assert not writer.write(rows.slice(0, 2500))
+    held = [writer.row_mark]
+    losing = threading.Thread(target=lose)
+    client.delete(stream)
+    losing.start()
+    assert not writer.write(rows)
+    losing.join()
+    lost = writer.row_mark
+    assert not writer.write(rows.slice(0, 2500))
+
+    assert 0 < client.xlen(stream) < 42_500
+    assert marks.lost([*held, lost, writer.row_mark]) == {*held, lost}
+    client.delete(stream)
+    marks.close()
+    writer.close()
 
 
 def test_marks_of_what_is_held_are_found(destination):

@@ -1,18 +1,20 @@
 """Rows of snapshots that a sink has acknowledged, and came back without.
 
 They have no position in the log, so a sink that delivers exactly once and lost them would not tell
-it. Behind each chunk a mark is left in it and stored with the chunk.
+it. Behind each chunk a mark is left in it and stored with the chunk: in the same step as the rows,
+where the sink can do that.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkResult, SinkWatcher
 from airflow_provider_deltaforge.errors import DeltaForgeError, PositionLostError
+from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.contract import RowMarks, Sink
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
@@ -36,8 +38,12 @@ class RowMarkers:
         self._pipeline, self._watcher, self._ending = pipeline, watcher, ending
         self._opened: dict[str, RowMarks] = {}
 
-    def leave(self) -> dict[str, str]:
-        """Return a mark of each sink that can lose rows.
+    def leave(self, left: Mapping[str, Sequence[str | None]]) -> dict[str, str]:
+        """Return a mark behind a chunk, of each sink that can lose rows.
+
+        Args:
+            left: by sink, the marks that were left together with each part of the chunk; None of a
+                part without.
 
         Raises:
             RetryableError: the process was asked to end.
@@ -47,7 +53,8 @@ class RowMarkers:
         for sink in self._sinks:
             tell = partial(self._watcher.report_sink_error, sink.id)
             is_over, rest = self._ending.is_set, self._ending.wait
-            mark = retry_until(partial(self._leave, sink), tell, is_over, rest)
+            leave = partial(self._leave, sink, left.get(sink.id, ()))
+            mark = retry_until(leave, tell, is_over, rest)
             if mark is not None:
                 marks[sink.id] = mark
         return marks
@@ -58,13 +65,31 @@ class RowMarkers:
             with suppress(DeltaForgeError):
                 opened.close()
 
-    def _leave(self, sink: Sink) -> str | None:
+    def _leave(self, sink: Sink, left: Sequence[str | None]) -> str | None:
+        if len(left) == 1 and left[0] is not None:
+            return left[0]
         if sink.id not in self._opened:
             opened = sink.open_row_marks(self._pipeline)
             if opened is None:
                 return None
             self._opened[sink.id] = opened
-        return self._opened[sink.id].leave()
+        # Parts may be lost before the last one is written: the chunk is then known by their marks.
+        parts = [mark for mark in left if mark is not None]
+        lost = self._opened[sink.id].lost(parts) if parts else ()
+        if lost:
+            return min(lost)
+        return self._opened[sink.id].leave() if None in left or not left else parts[-1]
+
+
+def note_marks(
+    marks: dict[str, list[str | None]],
+    messages: Mapping[str, Messages],
+    outcomes: Mapping[str, SinkResult],
+) -> None:
+    """Add what was left behind a part of a chunk in each sink that was given any of it."""
+    for name, outcome in outcomes.items():
+        if outcome.row_mark is not None or len(messages[name]):
+            marks.setdefault(name, []).append(outcome.row_mark)
 
 
 def lost_chunks(context: TaskContext, run: SnapshotRecord, sink: Sink) -> list[str]:

@@ -24,7 +24,7 @@ from airflow_provider_deltaforge.engine.render.render_queue import DeferredRende
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark, ChunkWriter
+from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark, ChunkWriter, RowMarker
 from airflow_provider_deltaforge.sinks.contract import (
     ExactlyOnceWriter,
     FencedWriter,
@@ -90,6 +90,8 @@ class SinkResult:
     """Nothing is written: the messages are rendered now, and have to be given."""
     chunk_text: str | None = None
     """Names the view whose rows the sink holds of a chunk; None if several may be."""
+    row_mark: str | None = None
+    """Left behind rows of a snapshot in the same step; None if a mark has still to be left."""
 
     def durable(self) -> Sequence[Rejection]:
         """Return what the sink refused while the rest is durable; raise what it could not do."""
@@ -139,9 +141,11 @@ class SinkConnection:
         if sink_batch.chunk is not None and isinstance(writer, ChunkWriter):
             written = writer.write_chunk(sink_batch.messages, sink_batch.chunk)
             refused = written.rejections
-            return SinkResult(refused, is_nothing=bool(refused), chunk_text=written.text)
+            text, mark = written.text, _row_mark(writer)
+            return SinkResult(refused, is_nothing=bool(refused), chunk_text=text, row_mark=mark)
         if not self._sink.holds_position:
-            return SinkResult(writer.write(sink_batch.messages))
+            refused = writer.write(sink_batch.messages)
+            return SinkResult(refused, row_mark=_row_mark(writer))
         if self._once is None:
             self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer), self._owner)
         refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
@@ -339,6 +343,10 @@ class SinkThread:
 def _make(deferred: DeferredRender) -> SinkResult:
     deferred.make()
     return SinkResult(is_made=True)
+
+
+def _row_mark(writer: SinkWriter) -> str | None:
+    return writer.row_mark if isinstance(writer, RowMarker) else None
 
 
 def exact_writer(writer: SinkWriter) -> ExactlyOnceWriter:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any
@@ -26,7 +26,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import (
 from airflow_provider_deltaforge.engine.base.runner import UNLIMITED, ChunkResult, ReadRate
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
-from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
+from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers, note_marks
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
@@ -146,11 +146,13 @@ class _Attempt:
         cut: of its view.
         mark: what sinks keep that take the chunk at once; None if it is too large for that.
         is_single_view: the sinks hold the rows of one view, and that is at ``cut``.
+        row_marks: by sink, what was left with each part; see ``RowMarkers.leave``.
     """
 
     cut: dict[str, Any]
     mark: ChunkMark | None
     is_single_view: bool
+    row_marks: dict[str, list[str | None]] = field(default_factory=dict)
 
     def see(self, texts: Sequence[str | None]) -> None:
         """Take note of which view's rows each sink holds that was given the mark."""
@@ -274,7 +276,7 @@ class _Copier:
         if attempt is None:  # No source has a chunk without a batch.
             return None
         reach(CrashPoint.CHUNK_WRITTEN)
-        marks = self._marks.leave()
+        marks = self._marks.leave(attempt.row_marks)
         done = self._records.chunk_done(
             self._run_id,
             chunk.id,
@@ -349,6 +351,7 @@ class _Copier:
             name: [*held.get(name, ()), *outcome.durable()] for name, outcome in outcomes.items()
         }
         attempt.see([outcomes[name].chunk_text for name in exact])
+        note_marks(attempt.row_marks, messages, outcomes)
         return refused
 
     def _begin(self, chunk: TableChunk, batch: ChangeBatch, *, is_whole: bool) -> "_Attempt | None":

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
-from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
+from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers, note_marks
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
@@ -105,6 +105,7 @@ class RowDelivery:
     def _give(self, window: CopyWindow, rendered: RenderedRows) -> bool:
         sinks, marks = self._opened()
         taken: dict[str, SinkCounts] = {}
+        row_marks: dict[str, list[str | None]] = {}
         rows = row_bytes = 0
         mark = None
         if len(rendered.parts) == 1:  # Larger ones are more than a sink takes at once.
@@ -112,7 +113,7 @@ class RowDelivery:
             mark = ChunkMark(f"{window.run_id}/{window.chunk.id}", text, is_first=False)
         for source, messages in rendered.parts:
             self._dead_letters.check(messages, source)
-            outcomes = self._outcomes(sinks, source, messages, mark)
+            outcomes = self._outcomes(sinks, source, messages, mark, row_marks)
             if outcomes is None:
                 return False
             self._dead_letters.take(messages, source, outcomes)
@@ -129,7 +130,7 @@ class RowDelivery:
             chunk.full_name,
             rows,
             cut,
-            marks.leave(),
+            marks.leave(row_marks),
             row_bytes=row_bytes,
         )
         if not self._store([done]):
@@ -144,6 +145,7 @@ class RowDelivery:
         source: pa.RecordBatch,
         rendered: SinkMessages,
         mark: ChunkMark | None,
+        row_marks: dict[str, list[str | None]],
     ) -> dict[str, list[Rejection]] | None:
         """Give every sink its rows; return what each refuses, None if one does not take them.
 
@@ -176,6 +178,7 @@ class RowDelivery:
         results = sinks.deliver(sink_batches, rules)
         if results is None:
             return None
+        note_marks(row_marks, messages, results)
         refused = {
             name: [*held.get(name, ()), *result.durable()] for name, result in results.items()
         }

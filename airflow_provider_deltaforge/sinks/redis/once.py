@@ -41,24 +41,23 @@ _ANY_EVENT = bytes(16)
 # the first entry. A step ends in front of a later entry that is refused: the cursor must not pass
 # it before somebody has stored it, and what was added cannot be undone. Each answer tells where the
 # step has ended, also to a writer that lost the first one.
-CHECK = """
+_CHECK = """
 local refused = {'refused'}
-for i = 3, #KEYS do
+for i = FIRST, #KEYS do
   local length = redis.pcall('XLEN', KEYS[i])
   if type(length) == 'table' and length['err'] then
     if not string.find(length['err'], 'WRONGTYPE') then return length end
-    refused[#refused + 1] = i - 3
+    refused[#refused + 1] = i - FIRST
     refused[#refused + 1] = length['err']
   end
 end
 if #refused > 1 then return refused end
 local add, most, words = redis.pcall, tonumber(ARGV[7]), tonumber(ARGV[8])
 """.strip()
-"""Of scripts that add entries: ends them if a key is no stream, before anything is written."""
 
-ADD = """
+_ADD = """
 for i = 9, #ARGV, words do
-  local key, event, id, name = KEYS[ARGV[i] + 3], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local key, event, id, name = KEYS[ARGV[i] + FIRST], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local more = words == 5 and ARGV[i + 4] ~= '' and ARGV[i + 4]
   local answer
   if not more and most == 0 then
@@ -75,7 +74,21 @@ for i = 9, #ARGV, words do
       'idempotency_key', id, 'df-key', name, 'df-headers', more)
   end
 """.strip()
-"""Adds entries, from the ninth argument on; to be followed by what becomes of an answer."""
+
+
+def check(first: int) -> str:
+    """Return what ends a script if a key is no stream, before anything is written.
+
+    Args:
+        first: which of the keys is the first stream; all from there on are streams.
+    """
+    return _CHECK.replace("FIRST", str(first))
+
+
+def add(first: int) -> str:
+    """Return what adds entries, from the ninth argument on; an answer's fate is to follow."""
+    return _ADD.replace("FIRST", str(first))
+
 
 WRITE = f"""
 local held = redis.call('HMGET', KEYS[1], 'owner', 'step', 'cursor')
@@ -85,9 +98,9 @@ if ARGV[2] ~= '' and redis.call('GET', KEYS[2]) ~= ARGV[2] then return {{'fenced
 local step = tonumber(held[2] or '0')
 if step == tonumber(ARGV[3]) then return {{'held', held[3]}} end
 if step ~= tonumber(ARGV[3]) - 1 then return {{'lost'}} end
-{CHECK}
+{check(3)}
 local cursor = ARGV[4]
-{ADD}
+{add(3)}
   if type(answer) == 'table' and answer['err'] then
     if i == 9 then return answer end
     cursor = ARGV[5] .. string.gsub(ARGV[i - words + 2], '-', '') .. ARGV[6]

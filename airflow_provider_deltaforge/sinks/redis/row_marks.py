@@ -16,13 +16,18 @@ from airflow_provider_deltaforge.sinks.redis.writer import RedisWriter
 _AT_ONCE = 1_000
 
 
+def rows_key(cursor: str) -> str:
+    """Return the key of the marks beside a position's."""
+    return f"{cursor}:rows"
+
+
 class RedisRowMarks(RedisWriter):
     """A connection of its own; see ``RowMarks``."""
 
     def __init__(self, sink: RedisSink, pipeline: str) -> None:
         is_cluster = sink.address().kind == "cluster"
         place = cursor_key(pipeline, sink.id, tag_of(sink.stream) if is_cluster else None)
-        self._key = f"{place}:rows"
+        self._key = rows_key(place)
         super().__init__(sink, pipeline)
 
     def leave(self) -> str:

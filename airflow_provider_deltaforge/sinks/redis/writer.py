@@ -55,11 +55,16 @@ class RedisBatch:
         messages: the whole batch.
         steps: what is not yet confirmed, in order.
         rejections: what the server refused so far.
+        marks: of which one was left behind the last step that is confirmed, in its transaction, or
+            behind one whose answer was lost; None where none can be.
+        lost: a mark that the server had lost when the next step was written.
     """
 
     messages: Messages
     steps: list[Messages]
     rejections: list[Rejection] = field(default_factory=list)
+    marks: list[str] | None = field(default_factory=list)
+    lost: str | None = None
     _ahead: tuple[Messages, memoryview] | None = None
 
     def commands(self, number: int, max_len: int | None) -> memoryview:
@@ -119,12 +124,14 @@ class RedisWriter:
         self._value_bytes_max: int | None = None
         self._abandoned = False
         self._fence: RedisFence | None = None
+        self.row_mark: str | None = None
         slot_of = self._servers.slot if self._is_cluster else None
         self._fence_keys = FenceKeys(pipeline, sink.id, slot_of)
         self._look(pipeline)
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Write in order; see ``SinkWriter``."""
+        self.row_mark = None
         if not len(messages):
             return []
         deadline = time.monotonic() + self._sink.batch_timeout_secs
@@ -133,6 +140,8 @@ class RedisWriter:
             self._attempt(lambda: self._step(current, deadline))
             current.steps.pop(0)
         self._batch = None
+        if current.marks:
+            self.row_mark = current.lost or current.marks[-1]
         return sorted(current.rejections, key=lambda rejection: rejection.event_row)
 
     def fence(self, claim: WriterClaim) -> None:
@@ -204,8 +213,9 @@ class RedisWriter:
         if not pipe.is_waiting:
             pipe = self._guarded(name)
             more = [] if self._fence is None else self._fence.watch(self._fence_keys.of(name))
-            body = current.commands(0, self._sink.max_len)
-            pipe.send([MULTI, body, EXEC, *more], len(step) + 2 + len(more))
+            body, mark = current.commands(0, self._sink.max_len), self._mark(current)
+            count = len(step) + len(mark) + 2 + len(more)
+            pipe.send([MULTI, body, *mark, EXEC, *more], count)
             pipe.is_step, pipe.watches = True, None  # Until its answer says who may write.
             current.commands(1, self._sink.max_len)  # While the server is at work.
         answers = self._answers(pipe, deadline)
@@ -221,11 +231,26 @@ class RedisWriter:
             # The first refusal is the reason; that nothing was carried out only follows from it.
             refusals = (reply for reply in [*queued, outcome] if isinstance(reply, Exception))
             raise next(refusals)
+        self._confirm_mark(current, outcome[len(step) :])
         current.rejections += [
             self._rejection(step, row, *self._refusal(str(answer)))
-            for row, answer in enumerate(outcome)
+            for row, answer in enumerate(outcome[: len(step)])
             if isinstance(answer, Exception)
         ]
+
+    def _mark(self, current: RedisBatch) -> list[bytes]:
+        """Return what leaves a mark behind the rows of the next step, in the same transaction."""
+        del current
+        return []
+
+    def _confirm_mark(self, current: RedisBatch, answers: Sequence[Any]) -> None:
+        """Take note that a step is durable with its mark, and whether the former one was lost."""
+        self._raise_first(answers)
+        if current.marks and answers:
+            *former, last = current.marks
+            if former and not answers[0]:
+                current.lost = former[0]
+            current.marks = [last]
 
     def _guarded(self, stream: str) -> RedisPipeline:
         """Return the pipe to a stream whose server refuses what comes after a newer claim."""
