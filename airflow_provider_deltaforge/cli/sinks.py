@@ -84,6 +84,8 @@ def _table(found: list[dict[str, Any]]) -> RenderableType:
         details = ("" if at is None else json.dumps(at), sink.get("reason") or "")
         table.add_row(sink["sink"], sink["status"], *details)
         for gap in sink["gaps"]:
+            if gap["end"] == gap["start"]:
+                continue  # A rewind delivered it later.
             end = "until it goes on" if gap["end"] is None else f"to {json.dumps(gap['end'])}"
             text = f"lacks what comes behind {json.dumps(gap['start'])}, {end}: {gap['why']}"
             gaps.append(Text.assemble("\n", (sink["sink"], "bold"), f" {text}"))

@@ -14,7 +14,12 @@ OF_LAGGING = frozenset(
 )
 """Of a pipeline of which a sink is behind: test_behind_kills."""
 OF_REWINDS = frozenset(
-    {CrashPoint.REWIND_STORED, CrashPoint.REWIND_ADOPTED, CrashPoint.REWIND_ENDED}
+    {
+        CrashPoint.REWIND_STORED,
+        CrashPoint.REWIND_ASKED,
+        CrashPoint.REWIND_ADOPTED,
+        CrashPoint.REWIND_ENDED,
+    }
 )
 """Of one of which a sink is given the log again: test_rewind_kills."""
 OF_ARCHIVES = frozenset({CrashPoint.ARCHIVE_FILES_WRITTEN, CrashPoint.ARCHIVE_STORED})

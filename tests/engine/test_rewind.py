@@ -224,3 +224,95 @@ def test_while_every_sink_is_given_the_log_again_the_lane_reads_on_and_begins_th
     wait_until(lambda: is_done(made, "main") and is_done(made, "side"))
     ends = end(made, running)
     assert [whole(made, name, ends[name]) for name in made.sinks] == [[], []]
+
+
+def test_a_sink_that_needs_little_of_a_long_log_is_not_given_up_for_lagging():
+    made = pipeline(*("", ("out",), ()), source="", transactions=15_000, sink="lag_limit_secs: 1, ")
+    made.begin_at(out=15_000)
+    running = RunningLane(made)
+    rewind(made, "out", 1, "elsewhere.*")
+    wait_until(lambda: last(made, "out") and last(made, "out").state != "running")
+    end(made, running)
+    assert (last(made, "out").state, last(made, "out").reason) == ("done", None)
+
+
+def test_begun_again_behind_another_sink_it_still_delivers_only_its_tables():
+    made = pipeline(source="", transactions=200)
+    made.begin_at(main=100, side=40)
+    rewinds = Rewinds(made.store, made.name)
+    begun = rewinds.begin("main", {"tx": 10}, {"tx": 200}, ("elsewhere.*",), "a test")
+    made.store.transact([rewinds.put(begun)])
+    running = RunningLane(made)
+    wait_until(lambda: is_done(made, "main") and at(made, "side") == 200)
+    end(made, running)
+    assert delivered(made, "main") == []
+    assert at(made, "main") == 200
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_sink_that_the_pipeline_needs_and_has_given_up_is_filled_before_it_starts(is_kept):
+    source = "" if is_kept else "purged_before: 32, "
+    made = pipeline(source=source, transactions=200, optional=())
+    made.begin_at(main=200, side=40)
+    gaps = Gaps(made.store, made.name)
+    made.store.transact([gaps.give_up("side", {"tx": 40}, "too late", "position_lost")])
+    rewind(made, "side", 30)
+    running = RunningLane(made)
+    if not is_kept:
+        assert "deltaforge rewind" in running.end().reason
+        assert last(made, "side").state == "refused"
+        assert gaps.open()
+        return
+    wait_until(lambda: is_done(made, "side"))
+    end(made, running)
+    assert {tx for tx, _ in delivered(made, "side")} == set(range(31, 201))
+    assert not gaps.open()
+
+
+def test_what_a_sink_lacked_is_no_gap_any_more_once_it_was_delivered():
+    made = pipeline(source="", transactions=200)
+    made.begin_at(main=200, side=200)
+    gaps = Gaps(made.store, made.name)
+    for start, until in ((20, 40), (60, 90), (100, 110)):
+        made.store.transact([gaps.give_up("side", {"tx": start}, "too late", "position_lost")])
+        [gap] = gaps.open().values()
+        made.store.transact([gaps.close(gap, {"tx": until})])
+        time.sleep(0.002)  # Gaps are told apart by when they began.
+    running = RunningLane(made)
+    rewind(made, "side", 70)
+    wait_until(lambda: is_done(made, "side"))
+    end(made, running)
+    found = [(gap.start["tx"], gap.end["tx"]) for gap in gaps.all()]
+    assert found == [(20, 40), (60, 70), (100, 100)]
+
+
+def test_a_newer_request_is_checked_too_while_the_sink_is_still_writing():
+    made = pipeline(source="purged_before: 20, ", transactions=200)
+    made.begin_at(main=200, side=100)
+    made.log("side").hold()
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") in ("behind", "catching_up"))
+    rewind(made, "side", 50)
+    time.sleep(0.3)  # It is about to begin.
+    rewind(made, "side", 3)
+    wait_until(lambda: last(made, "side") is not None)
+    made.log("side").let_go()
+    wait_until(lambda: stood(made, "side") == "running")
+    end(made, running)
+    assert last(made, "side").state == "refused"
+    assert list(dict.fromkeys(delivered(made, "side"))) == [
+        (tx, row) for tx in range(101, 201) for row in range(2)
+    ]
+
+
+def test_a_request_that_comes_while_another_is_taken_is_kept():
+    made = pipeline(source="", transactions=200)
+    gaps = Gaps(made.store, made.name)
+    for tx in (150, 120):
+        rewind(made, "side", tx)
+    [read] = gaps.wishes()
+    assert read.to == {"tx": 120}
+    rewind(made, "side", 90)
+    made.store.transact(gaps.granted(read))
+    [left] = gaps.wishes()
+    assert left.to == {"tx": 90}

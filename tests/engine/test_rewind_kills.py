@@ -20,21 +20,29 @@ BORDERS = {
     CrashPoint.CAUGHT_UP_WRITTEN: 2,
     CrashPoint.CAUGHT_UP_STORED: 2,
 }
+AT_THE_START = [CrashPoint.REWIND_STORED, CrashPoint.REWIND_ASKED]
+"""A stopped pipeline reaches these before it reads the log."""
 
 
 def name_of(event):
     return (event["after"]["tx"], event["after"]["row"])
 
 
-def rewound(run, crash_point, first_seen):
+def rewound(run, crash_point, first_seen, *, is_running=True):
     """Give a sink the log again, and kill the driver on the way; return what it held before."""
     run.begin_at(0)
     checkpoints = Checkpoints(run.store, NAME, f"{NAME}-source")
     run.store.transact([checkpoints.put("side", {"tx": 0})])
-    driver = run.start(hold=(crash_point, BORDERS[crash_point]))
+    hold = (crash_point, BORDERS[crash_point])
+    driver = run.start(hold=hold if is_running else None)
     run._wait(lambda: checkpoints.load()["side"]["tx"] > 2 * TO, driver)
+    if not is_running:
+        assert run.stop(driver) == 0
     before = first_seen()
     run.store.transact([Gaps(run.store, NAME).rewind("side", {"tx": TO}, (), "a test")])
+    if not is_running:
+        run.want("running")
+        driver = run.start(hold=hold)
     kill(run.wait_held(driver))
     driver.wait()
     driver = run.start()
@@ -65,14 +73,19 @@ def test_a_file_is_given_all_of_it_again(crash_point, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("crash_point", sorted(BORDERS, key=str), ids=lambda point: point.value)
+@pytest.mark.parametrize(
+    ("crash_point", "is_running"),
+    [(point, True) for point in sorted(BORDERS, key=str)]
+    + [(point, False) for point in AT_THE_START],
+    ids=lambda value: value.value if isinstance(value, CrashPoint) else f"running-{value}",
+)
 @pytest.mark.parametrize("kind", sorted(PLACES))
 def test_a_sink_that_delivers_exactly_once_is_given_each_event_once_more(
-    kind, crash_point, request, tmp_path
+    kind, is_running, crash_point, request, tmp_path
 ):
     server = request.getfixturevalue(f"{kind}_server")
     place = new_place(kind, server.dsn(), "side")
     run = ScriptedRun(tmp_path, more=f"    - {place.sink}\n")
     read = lambda: seen_in(place.read(), name_of)  # noqa: E731
-    before = rewound(run, crash_point, read)
+    before = rewound(run, crash_point, read, is_running=is_running)
     assert_given_again(run, before, read(), exactly_once=True)

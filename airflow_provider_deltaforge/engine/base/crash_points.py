@@ -33,6 +33,7 @@ class CrashPoint(Enum):
     SINK_GIVEN_UP = "sink_given_up"
     SINK_RESUMED = "sink_resumed"
     REWIND_STORED = "rewind_stored"
+    REWIND_ASKED = "rewind_asked"
     REWIND_ADOPTED = "rewind_adopted"
     REWIND_ENDED = "rewind_ended"
     SOURCE_ACKNOWLEDGED = "source_acknowledged"

@@ -76,8 +76,8 @@ class CatchUp:
         rewind: Rewind | None = None,
     ) -> None:
         self._shared = shared
-        self._rewind = rewind
-        self._moved_s = time.monotonic()
+        self._rewind, self._covers = rewind, shared.context.pipeline.spec.source.covers
+        self._furthest, self._moved_s = at, time.monotonic()
         self._sink, self._id, self._sink_thread = sink, sink.id, sink_thread
         self._pending, self._waits = pending, waits
         self._ending = threading.Event()
@@ -265,6 +265,8 @@ class CatchUp:
     def _joins(self) -> bool:
         """Offer to join where the lane stands; return True if the sink is the lane's again."""
         position = self._own.reached
+        if self._rewind is not None and self._rewind.is_limited_at(position, self._covers):
+            return False
         exact = self._sink_thread.is_exact
         if not self._shared.rejoin_point.holds(position, exact=exact):
             return False
@@ -278,10 +280,17 @@ class CatchUp:
             raise CatchUpEnded
         lag_ms = self._shared.stats.lag_of(self._id, unread=unread)
         if self._rewind is not None:  # How old the changes are says nothing here.
-            lag_ms = int((time.monotonic() - self._moved_s) * 1000)
+            lag_ms = self._stuck_ms()
         why = self.unwanted or _too_late(self._sink, lag_ms)
         if why is not None:
             raise PositionLostError(why)
+
+    def _stuck_ms(self) -> int:
+        """Return for how long a sink has come no further, although it lacks something."""
+        reached, lane_at = self._own.reached, self._shared.rejoin_point.at
+        if not self._covers(self._furthest, reached) or self._covers(reached, lane_at):
+            self._furthest, self._moved_s = reached, time.monotonic()
+        return int((time.monotonic() - self._moved_s) * 1000)
 
     def _give_up(self, error: PositionLostError) -> None:
         """Record what the sink lacks from here on; nothing is kept for it any more."""

@@ -60,6 +60,8 @@ class LaggingSinks:
         self._rewound: dict[str, Rewind] = {}
         self._parting: dict[str, Position] = {}
         """Sinks whose connection is closing before they get the log again."""
+        self._possible: dict[str, SinkCommand] = {}
+        """The rewind of each sink that is about to begin, after nothing was found against it."""
         self._look_at = self._rewind_at = 0.0
         self._commands_s = context.job.tuning.sink_commands_s
 
@@ -241,7 +243,7 @@ class LaggingSinks:
             if command.sink not in (self._described if command.wanted == "rewind" else concerned)
         ]
         if late:
-            self._store([self._gaps.granted(command) for command in late])
+            self._store([write for command in late for write in self._gaps.granted(command)])
 
     def _hear(self, resumed: list[str]) -> None:
         """Do what people want of sinks.
@@ -260,7 +262,7 @@ class LaggingSinks:
                 self._resume(wish)
                 resumed.append(wish.sink)
                 continue
-            self._store([self._gaps.granted(wish)])
+            self._store(self._gaps.granted(wish))
 
     def _begin_rewinds(self) -> None:
         wishes = [wish for wish in self._gaps.wishes() if wish.wanted == "rewind"]
@@ -268,14 +270,18 @@ class LaggingSinks:
             if self._sinks.renew(name):  # Nobody wants it any more.
                 self._leave(name, self._parting.pop(name), None, None)
         for wish in wishes:
-            if wish.sink in self._parting or (wish.sink in self._described and self._part(wish)):
+            known = wish.sink in self._described
+            if known and self._is_possible(wish) and self._part(wish.sink):
                 self._begin_rewind(wish)
 
-    def _part(self, wish: SinkCommand) -> bool:
-        """Go on without a sink that is to get the log again; return False if that cannot be."""
+    def _is_possible(self, wish: SinkCommand) -> bool:
+        """Return whether a rewind may begin now; the source is asked once. Store a refusal."""
         name, context = wish.sink, self._shared.context
+        if self._possible.get(name) == wish:
+            return True
         at = self.rejoin_point.at
-        if self.rejoin_point.inside or not self._shared.seam_is_over(at):
+        waits = self.rejoin_point.inside or not self._shared.seam_is_over(at)
+        if waits and name not in self._parting:
             return False  # In a moment.
         self._checkpoints.load()
         try:
@@ -285,6 +291,15 @@ class LaggingSinks:
             return False
         if reason is not None:
             self._store(refuse_rewind(context, wish, reason))
+            return False
+        self._possible[name] = wish
+        return True
+
+    def _part(self, name: str) -> bool:
+        """Go on without a sink that is to get the log again; return False if not yet."""
+        if name in self._parting:
+            return True
+        if self.rejoin_point.inside:
             return False
         if (former := self._behind.get(name)) is not None:
             former.end()
@@ -308,7 +323,7 @@ class LaggingSinks:
         rewind, writes = begin_rewind(self._shared.context, self._checkpoints, wish)
         self._shared.retry(lambda: self._store(writes))
         reach(CrashPoint.REWIND_STORED)
-        del self._parting[name]
+        del self._parting[name], self._possible[name]
         self._given_up.pop(name, None)
         self._rewound[name] = rewind
         self._shared.stats.caught_up(name, rewind.to, None)
@@ -327,7 +342,7 @@ class LaggingSinks:
         gap = self._given_up[name]
         self._checkpoints.load()
         put = self._checkpoints.put(name, position, begins=True)
-        self._store([self._gaps.close(gap, position), put, self._gaps.granted(wish)])
+        self._store([self._gaps.close(gap, position), put, *self._gaps.granted(wish)])
         reach(CrashPoint.SINK_RESUMED)
         del self._given_up[name]
         self._skip_list.join(name, position)

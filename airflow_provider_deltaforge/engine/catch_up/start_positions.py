@@ -74,7 +74,7 @@ def find_start_positions(store: Store, pipeline: Pipeline, policy: RequiredSinks
             writes.append(checkpoints.put(sink.id, known[sink.id]))
     running = {name: rewind for name, rewind in rewinds.running().items() if name in known}
     start = _lane_start(source, policy, known, running) or base  # Of sinks that all were given up.
-    behind = [name for name, at in known.items() if _before(source, at, start)]
+    behind = [n for n, at in known.items() if _is_behind(source, at, start, running.get(n))]
     writes += [rewinds.end(rewind) for name, rewind in running.items() if name not in behind]
     running = {name: rewind for name, rewind in running.items() if name in behind}
     fresh = [name for name in known if name not in stored]
@@ -91,7 +91,9 @@ def lagging(store: Store, pipeline: Pipeline) -> list[str]:
         n: rewind for n, rewind in Rewinds(store, pipeline.name).running().items() if n in known
     }
     start = _lane_start(source, RequiredSinks.of(pipeline.spec), known, running)
-    return [] if start is None else [n for n, at in known.items() if _before(source, at, start)]
+    if start is None:
+        return []
+    return [n for n, at in known.items() if _is_behind(source, at, start, running.get(n))]
 
 
 def show_lagging(store: Store, pipeline: Pipeline, stats: LaneStats) -> None:
@@ -133,8 +135,10 @@ def _refuse(pipeline: Pipeline, needed: Sequence[str], given_up: Mapping[str, Ga
     if needed:
         commands = ", ".join(f"`deltaforge sinks resume {pipeline.name} {name}`" for name in needed)
         raise SpecError(
-            f"sink {', '.join(needed)}: given up, but commit_policy needs it; let it go on with "
-            f"{commands} and start the pipeline again, or do not require it"
+            f"sink {', '.join(needed)}: given up, but commit_policy needs it; deliver what it "
+            f"lacks with `deltaforge rewind {pipeline.name} --to PLACE --sink {needed[0]} --yes`, "
+            f"or let it go on without with {commands}, and start the pipeline again; or do not "
+            "require it"
         )
 
 
@@ -165,6 +169,13 @@ def _removed(checkpoints: Checkpoints, gaps: Gaps, rewinds: Rewinds, name: str) 
     _log.warning("sink %s is not in the document any more; its position is forgotten", name)
     forgotten = Delete(names.CHECKPOINTS, checkpoints.key(name))
     return [forgotten, *gaps.forget(name), rewinds.forget(name)]
+
+
+def _is_behind(source: Source, at: Position, start: Position, rewind: Rewind | None) -> bool:
+    """Return whether a sink is to be caught up that is at one place where a lane begins."""
+    if rewind is not None and rewind.is_limited_at(at, source.covers):
+        return True  # The lane would deliver changes of all tables to it.
+    return _before(source, at, start)
 
 
 def _before(source: Source, left: Position, right: Position) -> bool:

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from airflow_provider_deltaforge.engine.archive.reader import reach
+from airflow_provider_deltaforge.engine.archive.reader import reach as reach_archived
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.held_positions import (
     PositionOwner,
@@ -65,7 +66,7 @@ def rewind_refusal(context: TaskContext, checkpoints: Checkpoints, wish: SinkCom
                 f"sink {name} is at {dict(stand.position)}, and nothing behind {to} was "
                 "delivered to it"
             )
-        reach(context.pipeline, to)
+        reach_archived(context.pipeline, to)
     except RetryableError:
         raise
     except DeltaForgeError as error:
@@ -84,8 +85,8 @@ def refuse_rewind(context: TaskContext, wish: SinkCommand, reason: str) -> list[
     granted = Gaps(context.store, context.pipeline.name).granted(wish)
     rewinds = Rewinds(context.store, context.pipeline.name)
     if wish.sink in rewinds.running():
-        return [granted]
-    return [rewinds.refuse(wish.sink, wish.to or {}, wish.by, reason), granted]
+        return granted
+    return [rewinds.refuse(wish.sink, wish.to or {}, wish.by, reason), *granted]
 
 
 def begin_rewind(
@@ -101,7 +102,7 @@ def begin_rewind(
     name, to = wish.sink, wish.to or {}
     gaps = Gaps(context.store, context.pipeline.name)
     rewinds = Rewinds(context.store, context.pipeline.name)
-    stand, gap = checkpoints.stand(name), gaps.open().get(name)
+    stand = checkpoints.stand(name)
     at = to if stand is None else stand.position
     tables, until = _limits(rewinds.running().get(name), wish.tables, at)
     rewind = rewinds.begin(name, to, until, tables, wish.by)
@@ -110,10 +111,11 @@ def begin_rewind(
     begun = None if stand is None else stand.begun
     begins = True if not tables and begun is not None and covers(begun, to) else None
     put = checkpoints.put(name, to, None, back=True, begins=begins)
-    writes: list[Write] = [put, rewinds.put(rewind), gaps.granted(wish)]
-    if gap is not None:
-        is_filled = bool(gap.start) and covers(gap.start, to)
-        writes.append(gaps.close(gap, gap.start if is_filled else to))
+    writes: list[Write] = [put, rewinds.put(rewind), *gaps.granted(wish)]
+    for gap in [] if tables else gaps.all():
+        if gap.sink == name and (gap.end is None or not covers(to, gap.end)):
+            is_filled = bool(gap.start) and covers(gap.start, to)
+            writes.append(gaps.close(gap, gap.start if is_filled else to))
     _log.warning("sink %s: %s", name, rewind.shown)
     return rewind, writes
 
@@ -145,6 +147,7 @@ def ask_rewound(
         return replace(answer, cursor=begins)
 
     cursor = answers.ask(sink, threading.Event(), begin).cursor
+    reach(CrashPoint.REWIND_ASKED)
     return held_behind(cursor, rewind, stand, owner)
 
 

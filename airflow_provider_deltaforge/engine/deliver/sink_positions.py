@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
@@ -106,12 +107,12 @@ class SinkPositions:
             FatalError: a sink holds the position of another state store.
             AccessError, FatalError: as a sink's write does.
         """
-        if not self._sinks:
-            return
         checkpoints = self._checkpoints
         checkpoints.load()
         self._store(self._resumed())
-        self._store(self._rewound())
+        self._begin_rewinds()
+        if not self._sinks:
+            return
         self._found = self._answers.ask_all(self._sinks)
         anew = is_reset(self._context)
         if not anew:
@@ -160,6 +161,8 @@ class SinkPositions:
             elif is_new:
                 held = held_behind(cursor, rewinds.get(name), stand, self._others.owner)
                 writes.append(checkpoints.put(name, stand.position, held))
+        if self._found.keys() & rewinds.keys():
+            reach(CrashPoint.REWIND_ASKED)
         writes += self._others.forget(self._found)
         if self._sinks and is_reset(self._context):
             writes.append(Delete(names.CURSORS, self._context.pipeline.name))
@@ -236,22 +239,27 @@ class SinkPositions:
             writes += [
                 self._checkpoints.put(wish.sink, gap.goes_on, begins=True),
                 self._gaps.close(gap, gap.goes_on),
-                self._gaps.granted(wish),
+                *self._gaps.granted(wish),
             ]
         return writes
 
-    def _rewound(self) -> list[Write]:
-        """Move checkpoints back before sinks are asked: one may have been emptied on purpose."""
-        writes: list[Write] = []
-        for wish in self._gaps.wishes():
-            if wish.wanted != "rewind" or wish.sink not in self._sinks:
+    def _begin_rewinds(self) -> None:
+        """Move checkpoints back before sinks are asked: one may have been emptied on purpose.
+
+        A sink that was given up is filled first, as the pipeline may not begin without it. The
+        lane begins the rewinds of all others between two batches.
+        """
+        wishes = [wish for wish in self._gaps.wishes() if wish.wanted == "rewind"]
+        given_up = self._gaps.open() if wishes else {}
+        for wish in wishes:
+            if wish.sink not in self._sinks and wish.sink not in given_up:
                 continue
             reason = rewind_refusal(self._context, self._checkpoints, wish)
-            if reason is None:
-                writes += begin_rewind(self._context, self._checkpoints, wish)[1]
-            else:
-                writes += refuse_rewind(self._context, wish, reason)
-        return writes
+            if reason is not None:
+                self._store(refuse_rewind(self._context, wish, reason))
+                continue
+            self._store(begin_rewind(self._context, self._checkpoints, wish)[1])
+            reach(CrashPoint.REWIND_STORED)
 
     def _compared(self, compared: _ComparedSink) -> list[Write]:
         """Return what is to be stored where a sink tells something else than its checkpoint.

@@ -4,8 +4,11 @@ A gap is open while its sink is given up. It is written in the transaction that 
 and closed in the one that moves the sink's checkpoint behind it.
 """
 
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+
+from pydantic import Field
 
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
@@ -47,6 +50,8 @@ class SinkCommand(Record):
     """Of a rewind: everything behind this position is delivered again."""
     tables: tuple[str, ...] = ()
     """Of a rewind: patterns of the tables whose changes are delivered; empty: all."""
+    keys: tuple[str, ...] = Field(default=(), exclude=True)
+    """Where it is stored, with the earlier commands for its sink that it replaces."""
 
 
 class Gaps:
@@ -91,9 +96,14 @@ class Gaps:
         return self._put(gap.model_copy(update=update))
 
     def wishes(self) -> list[SinkCommand]:
-        """Return what is wanted and not done yet."""
-        found = self._store.items(names.GAPS, self._wishes)
-        return [SinkCommand.from_stored(text, f"the wish {key}") for key, text in found]
+        """Return what is wanted and not done yet: of each sink the last command."""
+        last: dict[str, SinkCommand] = {}
+        for key, text in self._store.items(names.GAPS, self._wishes):
+            command = SinkCommand.from_stored(text, f"the wish {key}")
+            former = last.get(command.sink)
+            keys = (*(() if former is None else former.keys), key)
+            last[command.sink] = command.model_copy(update={"keys": keys})
+        return [*last.values()]
 
     def wish(self, sink_id: str, wanted: Wanted, by: str) -> Put:
         """Return the write that wants something of a sink; the last one counts."""
@@ -112,17 +122,19 @@ class Gaps:
             )
         )
 
-    def granted(self, wish: SinkCommand) -> Delete:
-        """Return the write that takes a wish out."""
-        return Delete(names.GAPS, f"{self._wishes}{wish.sink}")
+    def granted(self, wish: SinkCommand) -> list[Write]:
+        """Return the writes that take a wish out; one that came since it was read stays."""
+        return [Delete(names.GAPS, key) for key in wish.keys]
 
     def forget(self, sink_id: str) -> list[Write]:
         """Return the writes that forget a sink which is not in the document any more."""
         gaps = [Delete(names.GAPS, self._key(gap)) for gap in self.all() if gap.sink == sink_id]
-        return [*gaps, Delete(names.GAPS, f"{self._wishes}{sink_id}")]
+        wishes = [wish for wish in self.wishes() if wish.sink == sink_id]
+        return [*gaps, *(write for wish in wishes for write in self.granted(wish))]
 
     def _put_wish(self, wish: SinkCommand) -> Put:
-        return Put(names.GAPS, f"{self._wishes}{wish.sink}", wish.model_dump_json().encode())
+        key = f"{self._wishes}{wish.sink}/{wish.at_ms:015d}-{uuid.uuid4().hex[:8]}"
+        return Put(names.GAPS, key, wish.model_dump_json().encode())
 
     def _key(self, gap: Gap) -> str:
         return f"{self._gaps}{gap.sink}/{gap.since_ms:015d}"

@@ -5,7 +5,7 @@ gets every batch together with the others again. The last one of each sink is ke
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from airflow_provider_deltaforge.storage import names
@@ -13,6 +13,8 @@ from airflow_provider_deltaforge.storage.contract import Delete, Put, Store
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 
 Position = Mapping[str, Any]
+
+Covers = Callable[[Position, Position], bool]
 
 RewindState = Literal["running", "done", "refused", "failed"]
 
@@ -44,6 +46,15 @@ class Rewind(Record):
         """Return what it does, for people."""
         tables = f" of {', '.join(self.tables)}" if self.tables else ""
         return f"the log{tables} behind {self.to} is delivered again, requested by {self.by}"
+
+    def is_limited_at(self, position: Position, covers: Covers) -> bool:
+        """Return whether behind a position only changes of some tables are delivered.
+
+        Args:
+            position: of the sink.
+            covers: the source's.
+        """
+        return bool(self.tables) and self.until is not None and not covers(position, self.until)
 
 
 class Rewinds:
