@@ -4,6 +4,7 @@ A gap is open while its sink is given up. It is written in the transaction that 
 and closed in the one that moves the sink's checkpoint behind it.
 """
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -133,7 +134,7 @@ class Gaps:
         return [*gaps, *(write for wish in wishes for write in self.granted(wish))]
 
     def _put_wish(self, wish: SinkCommand) -> Put:
-        key = f"{self._wishes}{wish.sink}/{wish.at_ms:015d}-{uuid.uuid4().hex[:8]}"
+        key = f"{self._wishes}{wish.sink}/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
         return Put(names.GAPS, key, wish.model_dump_json().encode())
 
     def _key(self, gap: Gap) -> str:
