@@ -95,7 +95,7 @@ def full_disk(arena: Arena, disk: Path, *, of_store: bool) -> list[str]:
     arena.wait_running(driver)
     arena.ledger.write(30)
     arena.wait_caught_up(driver)
-    _fill(disk)
+    fill(disk)
     arena.ledger.write(200)
 
     def shows() -> bool:
@@ -110,7 +110,7 @@ def full_disk(arena: Arena, disk: Path, *, of_store: bool) -> list[str]:
     return wrong + arena.finish(_living(arena, driver))
 
 
-def _fill(disk: Path) -> None:
+def fill(disk: Path) -> None:
     with (disk / "filler").open("wb", buffering=0) as filler:
         for size in (1 << 16, 1 << 12, 1 << 9):
             try:

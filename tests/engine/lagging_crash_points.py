@@ -22,7 +22,16 @@ OF_REWINDS = frozenset(
     }
 )
 """Of one of which a sink is given the log again: test_rewind_kills."""
-OF_ARCHIVES = frozenset({CrashPoint.ARCHIVE_FILES_WRITTEN, CrashPoint.ARCHIVE_STORED})
+OF_ARCHIVES = frozenset(
+    {
+        CrashPoint.ARCHIVE_BEGUN,
+        CrashPoint.ARCHIVE_OPENED,
+        CrashPoint.ARCHIVE_FILE_UNFINISHED,
+        CrashPoint.ARCHIVE_FILES_WRITTEN,
+        CrashPoint.ARCHIVE_STORED,
+        CrashPoint.ARCHIVE_OLD_DELETED,
+    }
+)
 """Of one that archives its log: test_archive."""
 OF_REPLAYS = frozenset(
     {CrashPoint.REPLAY_WRITTEN, CrashPoint.REPLAY_STORED, CrashPoint.REPLAY_REMOVED}

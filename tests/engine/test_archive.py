@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from dataclasses import replace
 
 import duckdb
@@ -12,16 +13,14 @@ from airflow_provider_deltaforge.engine.archive.folder import ArchiveFolder, Ent
 from airflow_provider_deltaforge.engine.archive.lane_archive import LaneArchive
 from airflow_provider_deltaforge.engine.archive.reader import Archive
 from airflow_provider_deltaforge.engine.archive.retention import delete_old_daily
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
-from airflow_provider_deltaforge.errors import FatalError, PositionLostError
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.record import now_ms
 from airflow_provider_deltaforge.storage.records.stats import ArchiveProgress
 from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess
-from tests.engine.scripted_run import ScriptedRun, kill
 from tests.waiting import wait_for
 
 DAY_MS = 86_400_000
@@ -57,6 +56,15 @@ def log_of(reader):
             events.append((int(event["tx_id"]), event["row"], event["event_id"]))
         schemas += [schema for schema in batch.schemas if schema not in schemas]
     return events, schemas
+
+
+def following(reader):
+    """Return what a reader that was at the archive's end has after its next look."""
+    events = []
+    deadline = time.monotonic() + 30
+    while not events and time.monotonic() < deadline:
+        events = log_of(reader)[0]
+    return events
 
 
 def expected(run, after, upto):
@@ -128,27 +136,6 @@ class TestReading:
             log_of(archive.open({"tx": 0}))
 
 
-@pytest.mark.parametrize(
-    "crash_point",
-    [CrashPoint.ARCHIVE_FILES_WRITTEN, CrashPoint.ARCHIVE_STORED, CrashPoint.CHECKPOINT_STORED],
-    ids=lambda point: point.value,
-)
-def test_killed_it_has_everything_once(crash_point, tmp_path):
-    policy = f"archive: {{directory: {tmp_path}/archive, flush_secs: 1, flush_bytes: 20000}}"
-    run = ScriptedRun(tmp_path, policy=policy, transactions=300)
-    run.begin_at(0)
-    kill(run.wait_held(driver := run.start(hold=(crash_point, 3))))
-    driver.wait()
-
-    driver = run.start()
-    run.wait_delivered(driver)
-    run.stop(driver)
-
-    assert run.judge({"tx": 0}) == []
-    assert log_of(archive_of(run).open({"tx": 0}))[0] == expected(run, 0, 300)
-    run.close()
-
-
 class TestTheSourceKeepsItsLog:
     def test_what_the_archive_lacks_is_read_again_for_it_alone(self, tmp_path):
         run = archived_run(tmp_path, transactions=60)
@@ -194,17 +181,24 @@ class TestTheSourceKeepsItsLog:
         run.apply()
         driving = Driving(run)
         wait_for("the archive", lambda: archived(run).position)
-        place.rename(tmp_path / "elsewhere")
-        place.write_text("not a folder")
+        elsewhere = place.rename(tmp_path / "elsewhere")
+        place.mkdir()  # As it is where a disk was mounted.
 
         wait_for("the reason", lambda: archived(run).reason)
+        assert "spec.archive.directory: an archive at" in archived(run).reason
+        assert "mount it" in archived(run).reason
+        begun_ms = load(run.document).spec.source.started_ms
+        oldest_ms = begun_ms + 5 * archived(run).position["tx"]
+        wait_for("its age", lambda: abs(now_ms() - archived(run).lag_ms - oldest_ms) < 300)
+        with pytest.raises(RetryableError, match="is not there: mount it"):
+            archive_of(run)
         wait_for("the block", lambda: status(run.store, run.name).status == "blocked")
         blocked = status(run.store, run.name)
         assert "archive: spec.archive.directory:" in blocked.reason
         assert blocked.position["tx"] < 400
 
-        place.unlink()
-        (tmp_path / "elsewhere").rename(place)
+        place.rmdir()  # Nothing was written there.
+        elsewhere.rename(place)
         wait_for("delivery", lambda: run.checkpoints().load()["out"] == {"tx": 400})
         assert archived(run).reason is None
         run.want("stopped")
@@ -329,20 +323,58 @@ class TestWriting:
         wait_for("the rest", lambda: archive.earliest({"tx": 9}) == {"tx": 3})
         assert log_of(archive_of(run).open({"tx": 0}))[0] == expected(run, 0, 3)
 
-    def test_what_is_old_is_deleted_but_for_the_last_entry(self, run, opened, tmp_path):
+    def write(self, run, opened, *transactions):
         archive, tap = opened
-        for tx in (1, 2):
+        for tx in transactions:
             for part in self.parts_of(run, tx):
                 tap.take(part)
             wait_for("it", lambda tx=tx: archive.earliest({"tx": 9}) == {"tx": tx})
+
+    def test_a_reader_follows_where_older_entries_are_deleted(self, run, opened, tmp_path):
         folder = ArchiveFolder(str(tmp_path), run.name)
-        folder.write("day=1970-01-01/table=x/0000000001-0000000007-0.parquet", b"left over")
+        self.write(run, opened, 1)
+        (first,) = (name for name in folder.names() if name.kind == "segment")
+        readers = [archive_of(run).open({"tx": 0}) for _ in range(2)]
+        for reader in readers:
+            assert log_of(reader)[0] == expected(run, 0, 1)
+        self.write(run, opened, 2, 3)
+        folder.delete(first.path)
+        assert following(readers[0]) == expected(run, 1, 3)
+
+        folder.delete(replace(first, number=first.number + 1).path)
+        with pytest.raises(PositionLostError, match=r"has a hole behind \{'tx': 1\}: an entry"):
+            following(readers[1])
+
+    def test_a_reader_takes_nothing_twice_that_has_become_void(self, run, opened, tmp_path):
+        folder = ArchiveFolder(str(tmp_path), run.name)
+        self.write(run, opened, 1, 2)
+        reader = archive_of(run).open({"tx": 0})
+        assert log_of(reader)[0] == expected(run, 0, 2)
+        self.write(run, opened, 3)
+        first, second, third = (n for n in valid_names(folder.names()) if n.kind == "segment")
+        # A newer lane had listed the folder before the second entry was there.
+        newer = replace(first, epoch=first.epoch + 1)
+        opening = folder.read_entry(first).model_copy(update={"start": {"tx": 1}, "parts": ()})
+        link = (first.epoch, first.number)
+        folder.write_entry(replace(newer, number=0, kind="opened", after=link), opening)
+        for number, name in enumerate((second, third), 1):
+            folder.write_entry(replace(newer, number=number), folder.read_entry(name))
+
+        assert following(reader) == expected(run, 2, 3)
+
+    def test_what_is_old_is_deleted_but_for_the_last_entry(self, run, opened, tmp_path):
+        folder = ArchiveFolder(str(tmp_path), run.name)
+        self.write(run, opened, 1, 2)
+        day = "day=1970-01-01/table=x"
+        folder.write(f"{day}/0000000001-0000000007-0.parquet", b"left over")
+        folder.write(f"{day}/.0000000001-0000000007-1.parquet.tmp", b"left ov")
         (tmp_path / run.name / "cleaned.json").unlink()
         names = valid_names(folder.names())
 
         delete_old_daily(folder, 30, replace(names[-1], number=99))
         assert valid_names(folder.names()) == names[-1:]
         assert set(folder.data_files().values()) == {(names[-1].epoch, names[-1].number)}
+        assert not (tmp_path / run.name / day).exists()
         kept = archive_of(run)
         assert kept.spans()[0].start == {"tx": 1}
         assert log_of(kept.open({"tx": 1}))[0] == expected(run, 1, 2)

@@ -6,15 +6,18 @@
     log/EPOCH-NUMBER-PART.batches.parquet  where batches and transactions end
     schemas/HASH.json                      how a table looked
     day=…/table=…/EPOCH-NUMBER-PART.parquet
+    archive.json                           whose archive it is
+    .NAME.tmp                              a file that is being written, or was when a kill came
 
 Entries are numbered within the epoch of the lane that writes them. A lane of a newer epoch names
 the last entry that it goes on behind, so whatever a lane of an older one still writes is void.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +27,7 @@ import pyarrow as pa
 from pyarrow import fs
 from pydantic import ValidationError
 
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -36,6 +40,8 @@ _OBJECT_STORES = ("s3", "gcs", "abfs")
 """Where a file is seen only when all of it is there."""
 _ENTRY = re.compile(r"(\d{10})-(\d{10})\.(segment|opened|gap)(?:\.(\d{10})-(\d{10}))?\.json")
 _FILE = re.compile(r"(\d{10})-(\d{10})-\d+\.(?:batches\.)?parquet")
+_UNFINISHED = re.compile(r"\.(\d{10})-(\d{10})[-.].*\.tmp")
+_OWNER = "archive.json"
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -142,6 +148,7 @@ class ArchiveFolder:
         self._pipeline = pipeline
         self.shown = f"{directory.partition('?')[0].rstrip('/')}/{pipeline}"
         """The folder as people see it."""
+        self._synced: set[str] = set()
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
@@ -158,12 +165,32 @@ class ArchiveFolder:
         return [name for name in found if name is not None]
 
     def data_files(self) -> dict[str, tuple[int, int]]:
-        """Return (epoch, number) of every file of rows or batches, by its path."""
+        """Return (epoch, number) of files of rows or batches, and of unfinished ones, by path."""
         found: dict[str, tuple[int, int]] = {}
         for path in self._listed("", recursive=True):
-            if (match := _FILE.fullmatch(path.rpartition("/")[2])) is not None:
+            name = path.rpartition("/")[2]
+            if (match := _FILE.fullmatch(name) or _UNFINISHED.fullmatch(name)) is not None:
                 found[path] = int(match[1]), int(match[2])
         return found
+
+    def owner(self) -> dict[str, Any] | None:
+        """Return whose archive it is; None: there is none."""
+        try:
+            found: dict[str, Any] = json.loads(self.read(_OWNER))
+        except FileNotFoundError:
+            return None
+        return found
+
+    def begin(self, owner: dict[str, Any]) -> None:
+        """Begin an archive: nothing else is written where none was begun."""
+        self.write(_OWNER, json.dumps(owner).encode())
+
+    def missing(self) -> RetryableError:
+        """Return the error for an archive that is not there."""
+        return RetryableError(
+            f"spec.archive.directory: an archive at {self.shown} is not there: mount it, or put "
+            "it back; to begin another one, name another directory"
+        )
 
     def read_entry(self, name: EntryName) -> ArchiveEntry:
         """Return an entry.
@@ -209,7 +236,7 @@ class ArchiveFolder:
         def write() -> None:
             filesystem, root = self._place
             if isinstance(filesystem, fs.LocalFileSystem):
-                _write_durably(Path(root) / path, data)
+                self._write_local(root, path, data)
                 return
             whole = f"{root}/{path}"
             is_atomic = filesystem.type_name in _OBJECT_STORES
@@ -223,6 +250,11 @@ class ArchiveFolder:
 
         self._call("written", write)
 
+    def write_once(self, path: str, data: bytes) -> None:
+        """Write a file whose name says what is in it; one that is there already stays."""
+        if not self.exists(path):
+            self.write(path, data)
+
     def delete(self, path: str) -> None:
         """Delete a file that may be gone already."""
 
@@ -230,6 +262,10 @@ class ArchiveFolder:
             filesystem, root = self._place
             with suppress(FileNotFoundError):
                 filesystem.delete_file(f"{root}/{path}")
+            if isinstance(filesystem, fs.LocalFileSystem):
+                with suppress(OSError):  # Folders of days that have nothing more.
+                    for folder in Path(path).parents[:-1]:
+                        (Path(root) / folder).rmdir()
 
         self._call("changed", delete)
 
@@ -241,6 +277,36 @@ class ArchiveFolder:
             return bool(filesystem.get_file_info(f"{root}/{path}").type == fs.FileType.File)
 
         return self._call("read", look)
+
+    def _write_local(self, root: str, path: str, data: bytes | pa.Buffer) -> None:
+        """Write a file in the very folder that ``archive.json`` is in, and sync all on its way.
+
+        A folder that is not mounted any more must not be filled where it was: the source forgets
+        what is written.
+        """
+        if path == _OWNER:
+            Path(root).mkdir(parents=True, exist_ok=True)
+        with ExitStack() as opened:
+            try:
+                folder = _open_folder(opened, root)
+                if path != _OWNER:
+                    os.stat(_OWNER, dir_fd=folder)
+            except FileNotFoundError:
+                raise self.missing() from None
+            *folders, name = path.split("/")
+            for depth, part in enumerate(folders):
+                whole = "/".join(folders[: depth + 1])
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+                    self._synced.discard(whole)
+                if whole not in self._synced:
+                    os.fsync(folder)
+                    self._synced.add(whole)
+                folder = _open_folder(opened, part, folder)
+            _write_file(folder, name, data)
+            for parent in Path(root).parents if path == _OWNER else ():
+                with suppress(PermissionError):  # Not one that was made here.
+                    os.fsync(_open_folder(opened, str(parent)))
 
     def _listed(self, folder: str, *, recursive: bool) -> list[str]:
         def look() -> list[str]:
@@ -270,24 +336,25 @@ class ArchiveFolder:
         return RetryableError(f"spec.archive.directory: {self.shown} cannot be {what}: {reason}")
 
 
-def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
-    """Write a local file under another name first, and sync it and every folder made for it."""
-    missing = [folder for folder in path.parents if not folder.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.tmp")
+def _open_folder(opened: ExitStack, path: str, within: int | None = None) -> int:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY, dir_fd=within)
+    opened.callback(os.close, handle)
+    return handle
+
+
+def _write_file(folder: int, name: str, data: bytes | pa.Buffer) -> None:
+    """Write a file under another name first, and sync it and its name."""
+    beside = f".{name}.tmp"
     try:
-        with beside.open("wb") as stream:
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=folder)
+        with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        beside.replace(path)
+        reach(CrashPoint.ARCHIVE_FILE_UNFINISHED)
+        os.replace(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            os.unlink(beside, dir_fd=folder)
         raise
-    for folder in (path.parent, *(made.parent for made in missing)):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    os.fsync(folder)

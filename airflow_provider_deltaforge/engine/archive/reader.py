@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ from airflow_provider_deltaforge.spec.document import Pipeline
 
 _THREADS = 16
 _LOOK_S = 1.0
+_NO_ENTRY = "an entry of the archive is missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Archive:
 
         Raises:
             SpecError: the document has none.
-            RetryableError: the directory is away.
+            RetryableError: the directory is away, or no archive was begun in it yet.
         """
         settings = pipeline.spec.archive
         if settings is None:
@@ -107,8 +108,14 @@ class Archive:
         return archive
 
     def refresh(self) -> None:
-        """Read what was added since, and forget what was deleted."""
+        """Read what was added since, and forget what was deleted.
+
+        Raises:
+            RetryableError: the directory is away, or no archive was begun in it yet.
+        """
         names = valid_names(self.folder.names())
+        if not names and self.folder.owner() is None:
+            raise self.folder.missing()
         missing = [name for name in names if name not in self._entries]
         with ThreadPoolExecutor(_THREADS) as pool:
             read = dict(zip(missing, pool.map(self._read_entry, missing), strict=True))
@@ -138,7 +145,7 @@ class Archive:
         holes = []
         for before, behind in pairwise(stretches):
             gap = self._gaps().get(behind[0][0])
-            reason = gap.reason if gap is not None else "an entry of the archive is missing"
+            reason = gap.reason if gap is not None else _NO_ENTRY
             start, end = before[-1][1].end, behind[0][1].start
             holes.append(ArchiveHole(start, end, reason or "not known"))
         return holes
@@ -167,7 +174,7 @@ class Archive:
         Raises:
             PositionLostError: the archive does not have the position, or has a hole behind it.
         """
-        return ArchiveReader(self, self._source, position, self._names_behind(position, upto))
+        return ArchiveReader(self, self._source, position, *self._names_behind(position, upto))
 
     def position_at(self, time_ms: int) -> Position:
         """Return the last position with all changes before it committed before a time.
@@ -236,14 +243,16 @@ class Archive:
     def names_after(self, name: EntryName | None) -> list[EntryName]:
         """Return the entries behind one."""
         names = list(self._entries)
-        return names[bisect_left(names, name) + 1 :] if name is not None else names
+        return names[bisect_right(names, name) :] if name is not None else names
 
     def entry(self, name: EntryName) -> ArchiveEntry:
         """Return an entry by its name."""
         return self._entries[name]
 
-    def _names_behind(self, position: Position, upto: Position | None) -> list[EntryName]:
-        """Return the entries that hold what lies behind a position."""
+    def _names_behind(
+        self, position: Position, upto: Position | None
+    ) -> tuple[list[EntryName], EntryName | None]:
+        """Return the entries behind a position, and the last one; None: a hole follows it."""
         for stretch in reversed(self._stretches()):
             if not stretch or not self._covers(position, stretch[0][1].start):
                 continue
@@ -257,7 +266,7 @@ class Archive:
                     f"archive {self.folder.shown}: it has a hole from {dict(hole.start)} to "
                     f"{dict(hole.end)} ({hole.reason}); begin behind it, or end before it"
                 )
-            return behind
+            return behind, stretch[-1][0] if is_last else None
         has = "; ".join(f"{dict(s.start)} to {dict(s.end)}" for s in self.spans()) or "nothing"
         raise PositionLostError(
             f"archive {self.folder.shown}: it does not have {dict(position)}; it has {has}"
@@ -351,15 +360,23 @@ class ArchiveReader:
         source: whose log it is.
         position: where to begin.
         names: the entries that hold what lies behind it.
+        last: the last of them, or where there are none the one that ends there; None: what comes
+            behind them is not read.
     """
 
     def __init__(
-        self, archive: Archive, source: Source, position: Position, names: Sequence[EntryName]
+        self,
+        archive: Archive,
+        source: Source,
+        position: Position,
+        names: Sequence[EntryName],
+        last: EntryName | None,
     ) -> None:
-        self._archive = archive
+        self._archive, self._source = archive, source
         self._known = KnownPart(source, position)
         self._names = list(names)
-        self._last = next(reversed(archive.names_after(None)), None)
+        self._last = last
+        self._last_end: Position = position if last is None else archive.entry(last).end
         self._parts: list[ArchivePart] = []
         self._batches: Iterator[ChangeBatch] = iter(())
         self._look_at = 0.0
@@ -408,22 +425,25 @@ class ArchiveReader:
         """Do nothing: the archive keeps what it has for as long as its document says."""
 
     def close(self) -> None:
-        """Let go of what was read ahead."""
+        """Drop what was read ahead."""
         self._names, self._parts, self._batches = [], [], iter(())
 
     def _follow(self) -> bool:
         """Look for further entries; return whether there are any."""
-        if time.monotonic() < self._look_at:
+        if self._last is None or time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + _LOOK_S
         self._archive.refresh()
         names = self._archive.names_after(self._last)
         for name in names:
-            if name.kind == "gap":
+            entry, end = self._archive.entry(name), self._last_end
+            if name.kind == "gap" or not self._source.covers(end, entry.start):
                 raise PositionLostError(
-                    f"archive {self._archive.folder.shown}: it has a hole behind "
-                    f"{dict(self.end)}: {self._archive.entry(name).reason}"
+                    f"archive {self._archive.folder.shown}: it has a hole behind {dict(end)}: "
+                    f"{entry.reason or _NO_ENTRY}"
                 )
-        self._last = names[-1] if names else self._last
+            if entry.start != end:  # What was read last has become void, and is here once more.
+                self._known = KnownPart(self._source, end)
+            self._last, self._last_end = name, entry.end
         self._names = names
         return bool(names)

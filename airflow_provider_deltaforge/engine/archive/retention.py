@@ -3,6 +3,7 @@
 import json
 
 from airflow_provider_deltaforge.engine.archive.folder import ArchiveFolder, EntryName, valid_names
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.storage.records.record import now_ms
 
 _DAY_MS = 86_400_000
@@ -32,6 +33,7 @@ def delete_old_daily(folder: ArchiveFolder, retention_days: int | None, upto: En
     for name in names:
         if name not in kept:
             folder.delete(name.path)
+            reach(CrashPoint.ARCHIVE_OLD_DELETED)
     numbers = {(name.epoch, name.number) for name in kept}
     for path, number in folder.data_files().items():
         if number not in numbers and number < (upto.epoch, upto.number):

@@ -10,7 +10,6 @@ forget: a lane that finds its epoch current then knows that no newer one began b
 """
 
 import hashlib
-import json
 import logging
 import threading
 import time
@@ -60,7 +59,6 @@ _CLOSE_S = 5.0
 _WAITING_MAX = 4
 _EMPTY_FLUSHES = 10
 _HOUR_S = 3600.0
-_OWNER = "archive.json"
 
 _log = logging.getLogger(__name__)
 
@@ -94,9 +92,11 @@ class ArchiveWriter:
         self._parts: list[ArchivePart] = []
         self._times: list[int] = []
         self._next = EntryName(context.fence.version, 0, "opened")
+        self._opening: EntryName | None = None
         self._durable: Position
         self._hashes: dict[TableSchema, str] = {}
-        self._busy = self._closing = False
+        self._writing: WaitingBatches | None = None
+        self._closing = False
         self._failure: Exception | None = None
         self._tidy_at = 0.0
         self._thread: threading.Thread | None = None
@@ -161,7 +161,7 @@ class ArchiveWriter:
         """
         room = _WAITING_MAX * self._settings.flush_bytes
         with self._changed:
-            while self._waiting.nbytes >= room and taker is self._taker and self._failure is None:
+            while self._held >= room and taker is self._taker and self._failure is None:
                 self._stats.archive_blocks(is_full=True)
                 self._changed.wait(_POLL_S)
             self._stats.archive_blocks(is_full=False)
@@ -169,13 +169,23 @@ class ArchiveWriter:
                 raise self._failure
             if taker is not self._taker:
                 return  # Of a log that was closed meanwhile.
-            if not self._waiting.rows:
-                self._waiting.add(batch)
-                self._stats.archive_lacks(self._waiting.first_ms)
-            else:
-                self._waiting.add(batch)
+            is_first = not self._waiting.rows
+            self._waiting.add(batch)
+            if is_first:
+                self._show_oldest()
             if self._waiting.nbytes >= self._settings.flush_bytes:
                 self._changed.notify_all()
+
+    @property
+    def _held(self) -> int:
+        """Return how many bytes are in memory."""
+        return self._waiting.nbytes + (self._writing.nbytes if self._writing is not None else 0)
+
+    def _show_oldest(self) -> None:
+        """Show how old the oldest change is that does not count yet."""
+        written = min(self._times, default=None)
+        taken = [w.first_ms for w in (self._writing, self._waiting) if w is not None]
+        self._stats.archive_lacks(next((ms for ms in [written, *taken] if ms is not None), None))
 
     def _retried(self, call: Callable[[], None]) -> None:
         retry_until(call, self._stats.archive_error, self._stop.over, self._stop.rest)
@@ -183,7 +193,8 @@ class ArchiveWriter:
     def _open(self, start: Position) -> None:
         """Find where the archive ends, and begin behind it."""
         self._own()
-        names = valid_names(self._folder.names())
+        # An attempt that failed may have written its entry all the same.
+        names = valid_names(name for name in self._folder.names() if name != self._opening)
         end, last = start, None
         if names:
             last = names[-1]
@@ -197,7 +208,9 @@ class ArchiveWriter:
             end = self._folder.read_entry(last).end
         link = None if last is None else (last.epoch, last.number)
         opened = ArchiveEntry(start=dict(end), end=dict(end), written_ms=now_ms())
-        self._folder.write_entry(replace(self._next, after=link), opened)
+        self._opening = replace(self._next, after=link)
+        self._folder.write_entry(self._opening, opened)
+        reach(CrashPoint.ARCHIVE_OPENED)
         self._next = replace(self._next, number=1, kind="segment")
         self._durable, self._waiting = end, WaitingBatches(end)
         self._stats.archived(0, 0, 0, end)
@@ -208,20 +221,17 @@ class ArchiveWriter:
         """Make sure that the folder is this pipeline's, and is there if it ever was."""
         place, store = self._folder.shown, shown_identity(self._context.store)
         owner = {"v": 1, "pipeline": self._context.pipeline.name, "store": store}
-        if self._folder.exists(_OWNER):
-            found = json.loads(self._folder.read(_OWNER))
+        if (found := self._folder.owner()) is not None:
             if found.get("store") != store:
                 raise FatalError(
                     f"spec.archive.directory: {place} is the archive of a pipeline with another "
                     "state store; name another directory, or move this one away"
                 )
         elif self._records.was_begun(place):
-            raise RetryableError(
-                f"spec.archive.directory: the archive that was at {place} is not there: mount it, "
-                "or put it back; to begin another one, name another directory"
-            )
+            raise self._folder.missing()
         else:
-            self._folder.write(_OWNER, json.dumps(owner).encode())
+            self._folder.begin(owner)
+            reach(CrashPoint.ARCHIVE_BEGUN)
         if not self._records.was_begun(place):
             self._context.store.transact([self._records.begin(place)], self._context.fence)
 
@@ -230,32 +240,32 @@ class ArchiveWriter:
         with self._changed:
             self._taker = None
             self._changed.notify_all()
-            while self._busy and not self._stop.over() and self._failure is None:
+            while self._writing and not self._stop.over() and self._failure is None:
                 self._changed.wait(_POLL_S)
-            if self._busy:
+            if self._writing:
                 raise RetryableError("asked to end before the archive could be written")
             if self._parts:  # Files of this number are left: none of an entry may be among them.
                 self._next = replace(self._next, number=self._next.number + 1)
             self._waiting, self._parts, self._times = WaitingBatches(self._durable), [], []
-            self._stats.archive_lacks(None)
+            self._show_oldest()
 
     def _run(self) -> None:
         try:
             self._tidy_daily()
             while self._step():
                 pass
-        except FencedError:
-            self._end(None)
-        except RetryableError:
-            self._end(None)  # The lane ends, and the directory is away.
         except Exception as error:  # noqa: BLE001 - shown where the next batch comes
+            is_away = isinstance(error, RetryableError) and self._stop.over()
+            if isinstance(error, FencedError) or is_away:
+                self._end(None)  # The lane ends.
+                return
             _log.error("the archive cannot go on: %s", redacted(str(error)))
             self._end(error if isinstance(error, FatalError) else FatalError(str(error)))
 
     def _end(self, failure: Exception | None) -> None:
         """Take nothing more; a failure is raised where the next batch comes."""
         with self._changed:
-            self._busy, self._failure = False, failure
+            self._writing, self._failure = None, failure
             self._taker = self._taker if failure is not None else None
             self._changed.notify_all()
 
@@ -271,15 +281,14 @@ class ArchiveWriter:
             commits = bool(whole)
             batches = whole if commits else rest
             end = batches[-1].end if commits else waiting.end
-            self._waiting = WaitingBatches(end)
+            self._writing, self._waiting = waiting, WaitingBatches(end)
             for batch in rest if commits else ():
                 self._waiting.add(batch)
-            self._busy = True
         self._write(batches, end if commits else None)
         self._tidy_daily()
         with self._changed:
-            self._busy = False
-            self._stats.archive_lacks(self._waiting.first_ms)
+            self._writing = None
+            self._show_oldest()
             self._changed.notify_all()
         return not closing
 
@@ -345,9 +354,7 @@ class ArchiveWriter:
         if known is None:
             text = schema_text(schema)
             known = hashlib.sha256(text).hexdigest()
-            path = f"schemas/{known}.json"
-            if not self._folder.exists(path):
-                self._retried(lambda: self._folder.write(path, text))
+            self._retried(lambda: self._folder.write_once(f"schemas/{known}.json", text))
             self._hashes[schema] = known
         return known
 
@@ -355,6 +362,17 @@ class ArchiveWriter:
         if time.monotonic() < self._tidy_at or self._stop.over():
             return
         self._tidy_at = time.monotonic() + _HOUR_S
-        self._confirm()
         with suppress(RetryableError):  # Another hour will do.
-            delete_old_daily(self._folder, self._settings.retention_days, self._next)
+            self._confirm()
+            # Beside writing: in an object store it takes a request for each file.
+            threading.Thread(
+                target=self._tidy, args=(self._next,), name="archive-tidy", daemon=True
+            ).start()
+
+    def _tidy(self, upto: EntryName) -> None:
+        try:
+            delete_old_daily(self._folder, self._settings.retention_days, upto)
+        except RetryableError as error:
+            _log.debug("old files of the archive are not deleted yet: %s", redacted(str(error)))
+        except Exception as error:  # noqa: BLE001 - the log goes on to be written
+            _log.error("old files of the archive are not deleted: %s", redacted(str(error)))
