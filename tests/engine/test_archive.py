@@ -107,6 +107,15 @@ class TestReading:
         with pytest.raises(PositionLostError, match="committed later"):
             archive.position_at(1)
 
+    def test_of_whole_seconds_all_of_one_lies_behind_a_time(self, tmp_path):
+        run = archived_run(tmp_path, transactions=9, source="rate: 1, started_ms: 1000000,")
+        run_to(run, 9)
+        archive = archive_of(run)
+
+        assert [archive.position_at(ms)["tx"] for ms in (1_005_000, 1_005_999)] == [4, 4]
+        with pytest.raises(PositionLostError, match="committed later"):
+            archive.position_at(1_001_999)
+
     def test_others_read_the_files(self, run):
         rows = duckdb.sql(
             f"SELECT day, \"table\", tx_id, hex(event_id), after ->> 'id', committed_at "

@@ -179,6 +179,9 @@ class Archive:
     def position_at(self, time_ms: int) -> Position:
         """Return the last position with all changes before it committed before a time.
 
+        The logs of some databases know whole seconds, of which any part may lie behind the time:
+        then all of that second lies behind the position.
+
         Args:
             time_ms: ms since the epoch.
 
@@ -186,6 +189,9 @@ class Archive:
             PositionLostError: everything that the archive has was committed later.
         """
         entries = list(self._entries.items())
+        times = [ms for _, e in entries for ms in (e.from_ms, e.to_ms) if ms is not None]
+        if all(ms % 1000 == 0 for ms in times):
+            time_ms -= time_ms % 1000
         at = next(
             (i for i, (_, e) in enumerate(entries) if e.to_ms is not None and e.to_ms >= time_ms),
             None,
@@ -201,8 +207,7 @@ class Archive:
             return entries[-1][1].end
         position: Position = entries[at][1].start
         for batch in self.batches(entries[at][0]):
-            times = batch.rows.column("ts_ms").to_numpy()
-            late = (times >= time_ms).nonzero()[0]
+            late = (batch.rows.column("ts_ms").to_numpy() >= time_ms).nonzero()[0]
             if not len(late):
                 position = batch.end
                 continue

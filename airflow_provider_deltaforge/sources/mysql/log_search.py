@@ -95,7 +95,7 @@ class LogSearch:
             else:
                 high = middle
         first = self._files[max(0, low - 1)] if self._files else ""
-        if not first or (not low and self._begun_s(first) * 1000 > at_ms):
+        if not first or (not low and self._lacks(first, at_ms)):
             since = _shown(self._begun_s(first)) if first else "nowhere"
             raise PositionLostError(
                 f"the server's log begins at {since} UTC, with {first}: what was committed before "
@@ -139,6 +139,14 @@ class LogSearch:
             "or '2h ago'), FILE:OFFSET (binlog.000002:1234), a GTID of one transaction, or a "
             "position that `deltaforge status NAME --json` shows"
         )
+
+    def _lacks(self, first: str, at_ms: int) -> bool:
+        """Return whether a file before the first may have held changes of later than a time.
+
+        A file is known to have begun in a whole second, of which the one before has the beginning.
+        """
+        whole_s = 0 if file_number(first) == 1 else 1
+        return (self._begun_s(first) + whole_s) * 1000 > at_ms
 
     def _stored(self, text: str) -> Position:
         try:

@@ -163,15 +163,20 @@ def place_at_time(source: "PostgresSource", at_ms: int) -> Position:
             if len(later):
                 first = int(later[0])
                 if not (has_earlier or first):
-                    raise PositionLostError(
-                        f"the slot holds the log behind {lsn_text(begin.lsn)}, where the first "
-                        f"change was committed at {_shown(found.times_ms[0])} UTC: "
-                        f"{_NOT_KEPT}"
-                    )
+                    first_at = f"the first change was committed at {_shown(found.times_ms[0])} UTC"
+                    raise _time_lost(begin, first_at)
                 return batch.positions.after(first - 1) if first else at
             has_earlier = has_earlier or len(found) > 0
             at = batch.end
+    if not has_earlier:
+        raise _time_lost(begin, "there is no change, and changes before that are of unknown time")
     return at
+
+
+def _time_lost(begin: WalPosition, what: str) -> PositionLostError:
+    return PositionLostError(
+        f"the slot holds the log behind {lsn_text(begin.lsn)}, where {what}: {_NOT_KEPT}"
+    )
 
 
 def _shown(at_ms: float) -> str:

@@ -17,9 +17,13 @@ PAUSE_S = 1.1
 
 
 @pytest.fixture(params=["mysql_server", "mariadb_server"])
-def searched(request):
+def server(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def searched(server):
     """A source with rows 1 to 4 in two files of its log, a time between, and the places behind."""
-    server = request.getfixturevalue(request.param)
     fresh_database(server, DATABASE, "CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(server, DATABASE)
     log_unclear_statement(server)
@@ -29,9 +33,10 @@ def searched(request):
         heads.append(source.head())
         if number == 2:
             time.sleep(PAUSE_S)
+            flushed_s = int(time.time())
             sql.execute(server, "FLUSH BINARY LOGS")
             between_ms = int(time.time() * 1000)
-    return source, between_ms, heads
+    return source, between_ms, heads, flushed_s
 
 
 def ids(source, place):
@@ -48,7 +53,7 @@ def end_of_last(source, head):
 
 
 def test_what_lies_behind_a_place_was_committed_later(searched):
-    source, between_ms, heads = searched
+    source, between_ms, heads, _ = searched
     place = source.place_at_time(between_ms)
     assert ids(source, place) == [3, 4]
     assert source.covers(place, heads[1])
@@ -79,3 +84,13 @@ def test_what_lies_behind_a_place_was_committed_later(searched):
         source.place_at("yesterday")
     with pytest.raises(SpecError, match="is no position"):
         source.place_at("{")
+
+
+def test_of_the_second_in_which_the_first_file_begins_a_part_may_be_gone(server, searched):
+    source, _, heads, flushed_s = searched
+    file = heads[2]["file"]
+    left = sql.execute(server, f"PURGE BINARY LOGS TO '{file}'", "SHOW BINARY LOGS")
+    assert left[0][0] == file
+    with pytest.raises(PositionLostError, match="the server's log begins at"):
+        source.place_at_time(flushed_s * 1000 + 999)
+    assert ids(source, source.place_at_time((flushed_s + 2) * 1000)) in ([], [3, 4], [4])

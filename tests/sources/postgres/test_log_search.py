@@ -37,4 +37,11 @@ def test_only_what_the_slot_holds_has_a_place(postgres_server: Server) -> None:
         source.place_at("0/1")
     with pytest.raises(SpecError, match=r"--to: 'x' is no place"):
         source.place_at("x")
+
+    # Of what was confirmed, nobody knows when it was committed.
+    slot = source.slot_settings.name
+    advance = f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())"
+    postgres.execute(postgres_server, advance, database=DATABASE)
+    with pytest.raises(PositionLostError, match="there is no change, and"):
+        source.place_at_time(first_ms)
     postgres.drop(postgres_server, DATABASE)
