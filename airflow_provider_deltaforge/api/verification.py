@@ -7,10 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_provider_deltaforge.api.access import Caller
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
-from airflow_provider_deltaforge.api.errors import ApiError
+from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.control import verification
 from airflow_provider_deltaforge.control.verification import VerificationRunningError
 from airflow_provider_deltaforge.engine.verify.options import VerifyOptions
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.records.verifications import Verification
 
 _WAIT_S, _WAIT_MOST_S = 60, 3600
 
@@ -57,12 +59,35 @@ def routes(context: ApiContext) -> APIRouter:
     def get_verification(name: str, verification_id: str) -> dict[str, Any]:
         """Return one verification: how far it is, or what it found."""
         with context.open_store() as store:
-            require_pipeline(store, name)
-            found = verification.result(store, name, verification_id)
-        if found is None:
-            raise ApiError(
-                404, "VERIFICATION_NOT_FOUND", f"no verification {verification_id!r} is kept"
-            )
-        return verification.answer(found)
+            return verification.answer(_kept(store, name, verification_id))
+
+    @router.post("/{verification_id}/repair", status_code=202)
+    def repair_differences(
+        name: str, verification_id: str, caller: Caller = may_operate
+    ) -> dict[str, Any]:
+        """Have the running stream send again what the last verification found to differ.
+
+        The answer is a request as of `/pipelines/{name}/snapshots`, where its progress is.
+        """
+        with context.open_store() as store:
+            kept = _kept(store, name, verification_id)
+            with answering(409, "NOT_NOW"):
+                by = f"rest: {caller}"
+                return verification.request_repair(store, name, kept.id, by).as_dict()
 
     return router
+
+
+def _kept(store: Store, name: str, verification_id: str) -> Verification:
+    """Return a verification of a pipeline.
+
+    Raises:
+        ApiError: there is no such pipeline, or no such verification is kept.
+    """
+    require_pipeline(store, name)
+    found = verification.result(store, name, verification_id)
+    if found is None:
+        raise ApiError(
+            404, "VERIFICATION_NOT_FOUND", f"no verification {verification_id!r} is kept"
+        )
+    return found

@@ -93,6 +93,8 @@ class RequestState:
     """By table: ``chunks`` and ``rows`` copied; while it runs also those planned."""
     ticket: str | None = None
     """Ours, never used twice, while ``id`` may be asked again."""
+    repairs: str | None = None
+    """The verification whose differing rows are copied, and no others."""
 
     @property
     def settled(self) -> bool:
@@ -303,6 +305,7 @@ def _state(store: Store, name: str, known: SnapshotRequest) -> RequestState:
         known.by,
         known.requested_at_ms,
         ticket=known.ticket,
+        repairs=known.repairs,
     )
     if known.cancelled is not None:
         return replace(base, state="cancelled", reason=known.cancelled)
@@ -330,6 +333,7 @@ def _settled(result: SnapshotResult) -> RequestState:
         result.error_class,
         result.tables,
         result.ticket,
+        result.wish.get("repairs"),
     )
 
 

@@ -242,13 +242,37 @@ def start(
     return begun[0]
 
 
-def repair(
-    store: Store, name: str, found: Verification, by: str, is_over: Callable[[], bool]
-) -> RequestState:
-    """Have the rows that a verification found to differ sent again, and wait for that.
+def request_repair(store: Store, name: str, verification_id: str, by: str) -> RequestState:
+    """Have the rows that a verification found to differ sent again.
 
     The running stream sends them to all sinks, at their place in its log: rows that are there as in
     a copy, others as deletes.
+
+    Args:
+        store: the state store.
+        name: the pipeline's.
+        verification_id: the last one of the pipeline.
+        by: names the one who asks.
+
+    Raises:
+        SpecError: the pipeline is not running, or its differing rows are not known by their keys.
+    """
+    kept = Verifications(store, name).keys()
+    if kept is None or kept.id != verification_id or not kept.keys:
+        raise SpecError(
+            "the keys of the rows that differ are not kept: a processor changes them, or another "
+            "verification has begun since; verify again, or copy the tables (deltaforge snapshot)"
+        )
+    if not status(store, name).alive:
+        raise SpecError(f"a repair joins the log of a running stream; start {name!r} first")
+    selection = CopySelection(repairs=verification_id)
+    return request(store, name, selection, f"repair:{verification_id}", by)
+
+
+def repair(
+    store: Store, name: str, found: Verification, by: str, is_over: Callable[[], bool]
+) -> RequestState:
+    """Repair what a verification found, as ``request_repair`` does, and wait for that.
 
     Args:
         store: the state store.
@@ -263,23 +287,14 @@ def repair(
     Raises:
         RetryableError: it was withdrawn.
         FatalError: it failed.
-        SpecError: the pipeline is not running, or its differing rows are not known by their keys.
+        SpecError: as of ``request_repair``.
     """
-    kept = Verifications(store, name).keys()
-    if kept is None or kept.id != found.id or not kept.keys:
-        raise SpecError(
-            "the keys of the rows that differ are not kept: a processor changes them, or another "
-            "verification has begun since; verify again, or copy the tables (deltaforge snapshot)"
-        )
-    if not status(store, name).alive:
-        raise SpecError(f"a repair joins the log of a running stream; start {name!r} first")
-    request_id = f"repair:{found.id}"
-    asked = request(store, name, CopySelection(repairs=found.id), request_id, by)
+    asked = request_repair(store, name, found.id, by)
     while not asked.settled:
         if is_over():
-            cancel(store, name, request_id, "withdrawn by the one who asked for it", by)
+            cancel(store, name, asked.id, "withdrawn by the one who asked for it", by)
         time.sleep(_LOOK_S)
-        asked = request_state(store, name, request_id) or asked
+        asked = request_state(store, name, asked.id) or asked
     if asked.state == "cancelled":
         raise RetryableError(f"the repair was withdrawn: {asked.reason}")
     if asked.state == "failed":

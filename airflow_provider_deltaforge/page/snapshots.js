@@ -48,7 +48,7 @@ export const InitialCopy = ({ copy, status }) => {
     tables.length > TABLES_SHOWN && h(ShowMore, { all, count: plural(tables.length, "table"), setAll }));
 };
 
-const what = ({ tables, where }) => `${tables.length ? tables.join(", ") : "all tables"}${where ? ` where ${where}` : ""}`;
+const what = ({ repairs, tables, where }) => (repairs ? `rows that verification ${repairs} found to differ` : `${tables.length ? tables.join(", ") : "all tables"}${where ? ` where ${where}` : ""}`);
 
 // Of a task of Airflow the DAG; the run is in the request's name.
 const askerOf = (by) => (by.startsWith("airflow:") ? `DAG ${by.slice("airflow:".length).split("/")[0]}` : by);

@@ -1,6 +1,6 @@
 // Whether sinks hold what the source's tables do.
 
-import { h, Fragment } from "./react.js";
+import { h, Fragment, useState } from "./react.js";
 import { Alert, Button, Code } from "./kit.js";
 import { pipelinePath, useAnswer, useChange, useClient, useServer } from "./client.js";
 import { ago, number, plural } from "./format.js";
@@ -58,16 +58,26 @@ export const Verification = ({ pipeline: { name, rights } }) => {
   const answer = useAnswer(pipelinePath(name, "verify"));
   const { asks_servers } = useServer();
   const [run, busy, error] = useChange();
+  const [repaired, setRepaired] = useState(null);
   const start = async () => {
-    await run((client) => client.send("POST", pipelinePath(name, "verify"), {}));
+    await run((client) => client.send("POST", pipelinePath(name, "verify"), {}), "verify");
     answer.refresh();
+  };
+  const repair = async (id) => {
+    if (await run((client) => client.send("POST", pipelinePath(name, "verify", id, "repair")), "repair")) setRepaired(id);
   };
   return h(Answered, { answer }, ({ results, running }) => {
     const last = results.find(({ state }) => state === "finished") ?? results[0];
-    const may = rights.includes("operate") && asks_servers;
+    const mayOperate = rights.includes("operate");
+    const differs = last?.verdict === "different";
+    const buttons = h(Fragment, null,
+      mayOperate && differs && h(Button, { busy: busy === "repair", disabled: running !== null || repaired === last.id, inList: true, onClick: () => repair(last.id) }, "Repair"),
+      mayOperate && asks_servers && h(Button, { busy: busy === "verify" || running !== null, inList: true, onClick: start }, "Verify now"));
     return h(Stack, null,
-      h(Section, { aside: may && h(Button, { busy: busy !== null || running !== null, inList: true, onClick: start }, "Verify now"), title: "Verification" },
+      h(Section, { aside: buttons, title: "Verification" },
         h(Refusal, { error }),
+        differs && repaired === last.id && h(Alert, { title: "The running stream sends these rows again.", tone: "info" },
+          "Its progress is shown under Copies. When it is done, verify once more."),
         running && h(Running, { found: running }),
         last ? h(Result, { found: last }) : h(Row, null, h(Muted, null, "Compares the source's tables with what the sinks hold, beside the running stream."))),
       results.length > 0 && h(Section, { title: "Last verifications" }, h(History, { results })));

@@ -22,7 +22,13 @@ def test_a_verification_runs_in_the_server(client, server, tmp_path, monkeypatch
         assert (found["id"], found["verdict"], found["differences"]) == (number, "different", 3)
         assert found["sinks"][0]["tables"][0]["examples"]["missing"] == [key(KEYS[0])]
         assert "deltaforge_verify_differences{" in admin.get("/metrics").text
+        repair = admin.post(f"{place}/{number}/repair")
+        assert (repair.status_code, repair.json()["code"]) == (409, "NOT_NOW")
+        assert "start 'orders' first" in repair.json()["message"]
+        assert admin.post(f"{place}/none/repair").status_code == 404
         unknown = admin.post(place, json={"sinks": ["none"]})
         assert (unknown.status_code, unknown.json()["code"]) == (400, "INVALID_REQUEST")
         assert admin.get(f"{place}/none").status_code == 404
         assert admin.post("/pipelines/none/verify", json={}).status_code == 404
+    with client("read") as reader:
+        assert reader.post(f"{place}/{number}/repair").status_code == 403

@@ -271,7 +271,8 @@ def _add_verification(store, name, keys):
             ],
         }
     )
-    records.finish(found, DifferingKeys(id=found.id))
+    differing = {"kafka": {"shop.orders": {"missing": [*keys]}}}
+    records.finish(found, DifferingKeys(id=found.id, keys=differing))
 
 
 def _add_copies(store, name, *, finished):
