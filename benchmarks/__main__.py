@@ -7,7 +7,8 @@ beside the database's own tools, ``snapshot_memory`` 20 million rows; ``transact
 transaction of millions of rows pass and watches memory; ``processors`` weighs each processor
 against rendering alone, without any server, and ``sensing`` schema sensing; ``idle`` shows how soon
 a pipeline obeys and what it costs at rest; ``behind`` takes a best-effort sink away for a minute;
-the name of a sink measures its writer beside a bare client.
+``verify`` verifies a table in three
+sinks; the name of a sink measures its writer beside a bare client.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from benchmarks import (
     snapshot,
     stages,
     transaction,
+    verify,
     whole,
     workload,
 )
@@ -44,7 +46,7 @@ from tests.servers.process import Server
 
 _ALONE = {"processors": processors, "sensing": sensing}
 _EVENTS = {"transaction": 5_000_000}
-_OTHERS = ("render", "idle", "behind", "exactly_once", "snapshot", "snapshot_memory")
+_OTHERS = ("render", "idle", "behind", "exactly_once", "snapshot", "snapshot_memory", "verify")
 _WHOLE = ("drain", "latency", "transaction", "copies")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
@@ -68,7 +70,7 @@ def main() -> None:
     parser.add_argument(
         "--events",
         type=int,
-        help="backlog of drain, rows of snapshot, 1,000,000 by default; of transaction, 5,000,000",
+        help="rows of drain, snapshot and verify (1,000,000), of transaction (5,000,000)",
     )
     parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
     parser.add_argument("--source", choices=sorted(_SOURCES), default="mysql")
@@ -92,12 +94,13 @@ def main() -> None:
         result |= {"machine": whole.machine(), "engine": f"spark {master}" if master else "process"}
         exactly_once.main(RESULTS, result, asked.events, master)
         return
-    if asked.what.startswith("snapshot"):
-        result |= {"machine": whole.machine(), "engine": "process"}
-        is_curve = asked.what == "snapshot_memory"
-        (snapshot.memory if is_curve else partial(snapshot.main, rows=asked.events))(
-            RESULTS, result
-        )
+    tables: dict[str, Callable[[Path, dict[str, Any]], None]] = {
+        "snapshot": partial(snapshot.main, rows=asked.events),
+        "snapshot_memory": snapshot.memory,
+        "verify": partial(verify.main, rows=asked.events),
+    }
+    if asked.what in tables:
+        tables[asked.what](RESULTS, result | {"machine": whole.machine(), "engine": "process"})
         return
     if asked.what == "behind":
         result |= {"machine": whole.machine(), "engine": "process"}

@@ -41,7 +41,7 @@ _WORKERS = 2
 _CURVE_S = 1.0
 _NARROW = 20_000_000
 _PATIENCE_S = 1800.0
-_SERVERS: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
+SERVERS: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
     "postgres": (postgres.start, postgres_workload),
     "mysql": (mysql.start, workload),
     "mariadb": (mariadb.start, workload),
@@ -52,7 +52,7 @@ _out = Console()
 def main(results: Path, result: dict[str, Any], rows: int) -> None:
     """Measure every server, write down and show."""
     result |= {"rows": rows, "workers": _WORKERS, "rounds": _ROUNDS}
-    for name in _SERVERS:
+    for name in SERVERS:
         with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
             result[name] = _measure(name, Path(place), rows)
         _show(name, result[name])
@@ -109,7 +109,7 @@ def _measure_narrow(place: Path) -> dict[str, Any]:
 
 
 def _measure(name: str, place: Path, rows: int) -> dict[str, Any]:
-    start, work = _SERVERS[name]
+    start, work = SERVERS[name]
     server = start(place / name)
     try:
         work.prepare(server)

@@ -1,6 +1,7 @@
 """A pipeline from a real server into Kafka, Redis and a file, written to while it is verified."""
 
 import contextlib
+import fcntl
 import itertools
 import json
 import random
@@ -161,6 +162,19 @@ class VerifyRun:
         producer = Producer(settings)
         producer.produce(f"{self.name}.{table}", key=key, value=value)
         assert producer.flush(30) == 0
+
+    def append(self, line: bytes) -> None:
+        """Write a line into the file, as a program would that is not the pipeline's."""
+        with self.file.open("ab") as file:
+            # Without the lock the sink's next batch would be written over the line.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(line + b"\n")
+
+    def select(self, columns: str, table: str) -> list[tuple[Any, ...]]:
+        """Return all rows of a table."""
+        with self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT {columns} FROM {table}")
+            return list(cursor.fetchall())
 
     @property
     def redis(self) -> Any:

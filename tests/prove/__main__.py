@@ -35,6 +35,7 @@ AREAS = (
     "newcomer",
     "open_transaction",
     "seams",
+    "verify",
 )
 _console = Console(stderr=True)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 BUCKETS = 64
-_PART_ROWS = 1 << 19
+_PART_ROWS = 1 << 17
 _PART_BYTES = 64 << 20
 _SHIFT = np.uint64(58)
 
