@@ -25,7 +25,7 @@ def startable(stem: str, variables: Mapping[str, str]) -> tuple[dict[str, Any], 
     """
     document = yaml.safe_load((PIPELINES / f"{stem}.yaml").read_text())
     if document["spec"]["source"]["type"] == "turso":
-        document["spec"]["source"]["config"]["url"] = variables["TURSO_FILE"]
+        document["spec"]["source"]["config"]["url"] = variables["TURSO_URL"]
     taken: list[str] = []
     while missing := load(yaml.safe_dump(document), variables).unbuilt():
         for line in missing:

@@ -10,7 +10,6 @@ from typing import Any
 
 import psycopg
 import redis
-import turso
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -26,6 +25,7 @@ from airflow_provider_deltaforge.storage.records.control import Control
 from tests.engine.driving import Driving
 from tests.examples.documents import startable
 from tests.servers import sql
+from tests.servers.hrana import HranaFront
 from tests.servers.process import Server
 from tests.sinks import nats_reader
 from tests.sinks.kafka_reader import read_topic
@@ -70,13 +70,13 @@ class ExampleRun:
 
     def __post_init__(self) -> None:
         self.database = f"example_{self.stem}"
-        self.turso = self.place / "example.db"
+        self.turso = HranaFront(self.place / "example.db")
         mysql = self.servers.mysql
         self.variables = {
             "MYSQL_DSN": f"mysql://df:df-secret@{mysql.host}:{mysql.port}/",
             "POSTGRES_DSN": self.servers.postgres.dsn(self.database),
             "KAFKA_BROKERS": self.servers.kafka.dsn(),
-            "TURSO_FILE": str(self.turso),
+            "TURSO_URL": self.turso.url,
             "REDIS_URI": self.servers.redis.dsn(_REDIS_DATABASE),
             "NATS_URL": self.servers.nats.dsn(),
             "NATS_USER": "deltaforge",
@@ -197,16 +197,8 @@ class ExampleRun:
 
     @contextmanager
     def _turso(self) -> Iterator[Any]:
-        connection = turso.connect(str(self.turso), experimental_features="multiprocess_wal")
-
-        def execute(statements: list[str]) -> None:
-            for each in statements:
-                connection.execute(each)
-            connection.commit()
-
-        connection.execute("PRAGMA unstable_capture_data_changes_conn('full')")
-        yield execute
-        connection.close()
+        with self.turso as server:
+            yield lambda statements: server.run(*statements)
 
 
 def _statements(text: str) -> list[str]:

@@ -35,6 +35,7 @@ AREAS = (
     "newcomer",
     "open_transaction",
     "seams",
+    "turso_network",
     "verify",
 )
 _console = Console(stderr=True)

@@ -30,7 +30,7 @@ SOURCES = {
         {**PG, "dsn": f"host=h dbname=d password={CANARY}"},
         {**PG, "dsn": f"postgres://u@h/d?sslpassword={CANARY}"},
     ],
-    "turso": [{"url": "libsql://h?authToken=c4n4ry", "tables": ["a"], "auth_token": CANARY}],
+    "turso": [{"url": "libsql://h", "tables": ["a"], "auth_token": CANARY}],
     "scripted": [],
 }
 SINKS = {
@@ -111,12 +111,6 @@ def test_no_inline_secret_is_stored_sent_or_shown(
     text = document(where, name, config, style)
     dsn = f"sqlite:///{tmp_path}/state.db"
     store = StoreLocation.from_dsn(dsn).create()
-    if name == "turso":  # Of a file, which needs no token.
-        with pytest.raises(SpecError, match="auth_token"):
-            pipelines.apply(store, text)
-        held = withhold(text, load(text, expand=False))
-        assert "c4n4ry" not in held.text
-        return
     pipelines.apply(store, text)
 
     stored = Control(store, "orders").document()

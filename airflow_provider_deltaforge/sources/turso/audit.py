@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.sources.turso.capture import CATALOG, exists
-from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.database import Database, quoted
 from airflow_provider_deltaforge.sources.turso.tables import DB, TursoTable
 
 COUNTED_MAX = 200_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
-from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.database import Database, quoted
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.records import values_of
 from airflow_provider_deltaforge.sources.turso.tables import (
@@ -166,8 +166,9 @@ class Capture:
         if not rows:
             if last:
                 raise PositionLostError(
-                    f"{self.name} ends before change {last}, which was read: the file was "
-                    f"replaced, or the table was emptied and counts from 1 again; {remedy}"
+                    f"{self.name} ends before change {last}, which was read: the database "
+                    f"was replaced or restored, or the table was emptied and counts from 1 again; "
+                    f"{remedy}"
                 )
             return
         first, time = rows[0]
@@ -177,8 +178,8 @@ class Capture:
             )
         if first == last and place.change_time not in (0, time):
             raise PositionLostError(
-                f"change {last} of {self.name} is not the one that was read: the file was "
-                f"replaced; {remedy}"
+                f"change {last} of {self.name} is not the one that was read: the database "
+                f"was replaced, or restored from an older copy; {remedy}"
             )
 
     def tables_now(self) -> dict[str, TursoTable]:

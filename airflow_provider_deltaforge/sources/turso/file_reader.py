@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import AppearedTable
-from airflow_provider_deltaforge.sources.turso.files import Database, check_engine
+from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import DB
 from airflow_provider_deltaforge.sources.turso.tuning import TURSO_TUNING
@@ -72,7 +72,7 @@ class FileReader(ABC):
         """Return the next changes; None when none came within ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while not self._ready and self._pace.wait(deadline):
-            check_engine(self._database.path, self._database.engine)
+            self._database.check_access()
             if self._database.replaced():
                 with self._database.replacement():
                     self._check_kept()

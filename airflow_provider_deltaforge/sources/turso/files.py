@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
     SpecError,
 )
+from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.tuning import TURSO_TUNING
 
 Engine = Literal["turso", "sqlite"]
@@ -28,7 +29,6 @@ SHARED = "multiprocess_wal"
 _SHARE = f"open it there with turso.connect(path, experimental_features={SHARED!r})"
 _LOCKS = Path("/proc/locks")
 _SQLITE_LOCKS_FROM = 0x40000000  # SQLite locks bytes from here on, Turso the file from byte 0.
-_REMOTE = ("libsql://", "http://", "https://", "ws://", "wss://")
 
 
 def file_of(url: str) -> Path:
@@ -37,12 +37,6 @@ def file_of(url: str) -> Path:
     Raises:
         SpecError: it names no file.
     """
-    if url.startswith(_REMOTE):
-        raise SpecError(
-            f"source.url: {url.partition('://')[0]}:// cannot be followed: the engine opens files "
-            "only, and a synced replica does not capture changes; name the application's "
-            "file, as 'file:/path/shop.db' or a path"
-        )
     path = url.removeprefix("file://") if url.startswith("file://") else url.removeprefix("file:")
     if not path or ":memory:" in path or "?" in path:
         raise SpecError("source.url: name a file, without parameters; memory cannot be shared")
@@ -148,8 +142,8 @@ class _Turns:
 _turns: dict[Path, _Turns] = {}
 
 
-class Database:
-    """One connection to the file; its methods may be called from any thread, one at a time.
+class FileDatabase(Database):
+    """One connection to the file.
 
     Args:
         path: of the file.
@@ -159,6 +153,7 @@ class Database:
 
     def __init__(self, path: Path, engine: Engine, busy_s: float = TURSO_TUNING.busy_s) -> None:
         self.path = path
+        self.place = str(path)
         self.engine: Engine = engine
         self._busy_s = busy_s
         self._lock = threading.RLock()
@@ -174,14 +169,17 @@ class Database:
             with nullcontext() if self._in_transaction else self._turns.reading():
                 return list(connection.execute(sql, tuple(values)).fetchall())
 
-    def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Return the first value of the first row, or None."""
-        rows = self.rows(sql, values)
-        return rows[0][0] if rows else None
-
     def changes_seen(self) -> Any:
         """Return a number that other connections' commits change; None where there is none."""
         return self.value("PRAGMA data_version") if self.engine == "sqlite" else None
+
+    def about(self) -> dict[str, Any]:
+        """Return which engine reads the file, and how large it is."""
+        return {"engine": self.engine, "bytes": self.path.stat().st_size}
+
+    def check_access(self) -> None:
+        """Check that nobody uses the file in a way that the engine would not see."""
+        check_engine(self.path, self.engine)
 
     def view(self) -> AbstractContextManager[None]:
         """Read everything inside from one committed state."""
@@ -244,6 +242,7 @@ class Database:
                     "absolute, and that the process that reads it runs on the machine that has it"
                 )
             check_engine(self.path, self.engine)
+            self.sessions += 1
             if self._identity is None:
                 self._identity = _identity(self.path)
             if self.engine == "turso":
@@ -333,8 +332,3 @@ def translated(doing: str) -> Iterator[None]:
 
 def _from_engine(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error | OSError) or type(error).__module__.startswith("turso")
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL writes it."""
-    return '"' + name.replace('"', '""') + '"'

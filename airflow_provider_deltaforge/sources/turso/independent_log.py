@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.sources.turso.capture import (
     UPDATE,
     Capture,
 )
-from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.database import Database, quoted
 from airflow_provider_deltaforge.sources.turso.modes import open_mode
 from airflow_provider_deltaforge.sources.turso.open_file import OpenFile
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition

@@ -6,7 +6,7 @@ from typing import Any
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.shared.key_chunks import hex_of, key_chunk
-from airflow_provider_deltaforge.sources.turso.files import quoted
+from airflow_provider_deltaforge.sources.turso.database import quoted
 
 _INTEGER_BITS = 63
 

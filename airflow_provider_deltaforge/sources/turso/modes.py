@@ -13,12 +13,15 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import LogReader, Snapshotter
 from airflow_provider_deltaforge.sources.turso.capture import Capture, exists
+from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.file_reader import Pace
-from airflow_provider_deltaforge.sources.turso.files import Database, file_of, usual_engine
+from airflow_provider_deltaforge.sources.turso.files import FileDatabase, file_of, usual_engine
 from airflow_provider_deltaforge.sources.turso.native import NativeReader
 from airflow_provider_deltaforge.sources.turso.open_file import Log, OpenFile
 from airflow_provider_deltaforge.sources.turso.polling import Growth, PollReader
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
+from airflow_provider_deltaforge.sources.turso.server_address import is_server, server_of
+from airflow_provider_deltaforge.sources.turso.servers import ServerDatabase
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows, shadow_name
 from airflow_provider_deltaforge.sources.turso.snapshot import TursoSnapshotter
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
@@ -31,13 +34,12 @@ _log = logging.getLogger(__name__)
 
 
 def open_mode(source: TursoSource, position: Position | None = None) -> OpenFile:
-    """Open a source's file in the mode that applies.
+    """Open a source's database in the mode that applies.
 
     Raises:
         PositionLostError: the position was made in another mode than the document's.
         SpecError: ``auto`` leads to a mode that cannot do what the document asks for.
     """
-    path = file_of(source.url)
     captured = CapturedTables(source.tables, source.cdc_table_name)
     mode: str = source.cdc_mode
     made = None if position is None else FilePosition.from_json(position).mode
@@ -50,12 +52,11 @@ def open_mode(source: TursoSource, position: Position | None = None) -> OpenFile
         )
     if mode != "native" and source.native_cdc.level == "binlog":
         raise SpecError(
-            f"source.native_cdc: binlog needs native capture, but cdc_mode auto follows {path} by "
-            f"{mode}; set level: data, or cdc_mode: native once every writer captures"
+            "source.native_cdc: binlog needs native capture, but cdc_mode auto follows "
+            f"{source.url} by {mode}; set level: data, or cdc_mode: native once every writer "
+            "captures"
         )
-    database = Database(
-        path, "turso" if mode == "native" else usual_engine(path), source.tuning.busy_s
-    )
+    database = _database_of(source, is_native=mode == "native")
     passed_over = _MODES[_MODES.index(mode) + 1 :] if source.cdc_mode == "auto" else ()
     log, *others = (_log_of(source, name, database, captured) for name in (mode, *passed_over))
     return OpenFile(mode, database, captured, log, tuple(others))
@@ -69,10 +70,17 @@ def _log_of(source: TursoSource, mode: str, database: Database, captured: Captur
     return Growth(database, captured, source.tracking_column)
 
 
-def chosen_mode(source: TursoSource) -> str:
-    """Return the first mode that the file offers: native, triggers, polling."""
+def _database_of(source: TursoSource, *, is_native: bool = False) -> Database:
+    if is_server(source.url):
+        token = None if source.auth_token is None else source.auth_token.get_secret_value()
+        return ServerDatabase(server_of(source.url), token, source.tuning)
     path = file_of(source.url)
-    database = Database(path, usual_engine(path), source.tuning.busy_s)
+    return FileDatabase(path, "turso" if is_native else usual_engine(path), source.tuning.busy_s)
+
+
+def chosen_mode(source: TursoSource) -> str:
+    """Return the first mode that the database offers: native, triggers, polling."""
+    database = _database_of(source)
     try:
         captured = CapturedTables(source.tables, source.cdc_table_name)
         if exists(database, source.cdc_table_name):
@@ -83,7 +91,7 @@ def chosen_mode(source: TursoSource) -> str:
             mode = "triggers" if made or source.auto_create_triggers else "polling"
     finally:
         database.close()
-    _log.info("source %s: cdc_mode auto follows %s by %s", source.id, path, mode)
+    _log.info("source %s: cdc_mode auto follows %s by %s", source.id, database.place, mode)
     return mode
 
 

@@ -22,9 +22,9 @@ from airflow_provider_deltaforge.sources.turso.capture import (
     catalog_change,
     statement_of,
 )
+from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.events import Events, FileTxPositions
 from airflow_provider_deltaforge.sources.turso.file_reader import FileReader, Pace
-from airflow_provider_deltaforge.sources.turso.files import Database
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.records import row_of
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json

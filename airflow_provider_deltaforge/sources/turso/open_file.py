@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.errors import FatalError, SchemaError
 from airflow_provider_deltaforge.sources.turso.capture import Capture
-from airflow_provider_deltaforge.sources.turso.files import Database
+from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.polling import Growth
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows

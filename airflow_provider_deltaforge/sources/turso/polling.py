@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.sources.turso.database import Database, quoted
 from airflow_provider_deltaforge.sources.turso.events import Events
 from airflow_provider_deltaforge.sources.turso.file_reader import FileReader, Pace
-from airflow_provider_deltaforge.sources.turso.files import Database, quoted
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, nbytes_of, row_json
 from airflow_provider_deltaforge.sources.turso.tables import (
@@ -77,7 +77,29 @@ class Growth:
         return FilePosition("polling", tables={n: v for n, v in grown.items() if v is not None})
 
     def check_kept(self, place: FilePosition) -> None:
-        """A table's rows cannot get lost behind a place: they are the log."""
+        """Check that no row number behind a place is given twice; the rows are the log.
+
+        Only AUTOINCREMENT keeps a number that shows it.
+
+        Raises:
+            PositionLostError: the database is an older one.
+        """
+        counted = [
+            table.name
+            for table in self.tables().values()
+            if table.autoincrement and self.tracking(table) == quoted(str(table.rowid))
+        ]
+        if not counted:
+            return
+        counters = dict(self._database.rows("SELECT name, seq FROM sqlite_sequence"))
+        for name in counted:
+            last = place.tables.get(name)
+            if isinstance(last, int) and int(counters.get(name) or 0) < last:
+                raise PositionLostError(
+                    f"{DB}.{name}: row {last} was read, but AUTOINCREMENT stands at "
+                    f"{counters.get(name) or 0}: the database was replaced, or restored from an "
+                    "older copy; take a new snapshot"
+                )
 
     def after(self, table: TursoTable, last: Any, limit: int) -> list[tuple[Any, ...]]:
         """Return rows behind a tracking value, the value in front; equal ones stay together."""
@@ -204,6 +226,7 @@ class PollReader(FileReader):
             return
         full = False
         with self._database.view():
+            self._growth.check_kept(FilePosition("polling", tables=self._grown))
             tables = self._growth.tables()
             for name, table in tables.items():
                 rows = self._growth.after(table, self._grown.get(name), self._pace.batch_size)

@@ -11,10 +11,12 @@ from airflow_provider_deltaforge.sources.shared.preflight import (
 )
 from airflow_provider_deltaforge.sources.turso.audit import uncaptured
 from airflow_provider_deltaforge.sources.turso.capture import Capture
-from airflow_provider_deltaforge.sources.turso.files import Database
+from airflow_provider_deltaforge.sources.turso.database import Database, quoted
 from airflow_provider_deltaforge.sources.turso.modes import open_mode
 from airflow_provider_deltaforge.sources.turso.open_file import OpenFile
 from airflow_provider_deltaforge.sources.turso.polling import Growth
+from airflow_provider_deltaforge.sources.turso.server_address import ServerAddress, is_server
+from airflow_provider_deltaforge.sources.turso.servers import ServerDatabase
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows, misfits, script
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
 from airflow_provider_deltaforge.sources.turso.tables import (
@@ -36,13 +38,14 @@ def preflight(source: TursoSource) -> Sequence[Finding]:
     try:
         opened = open_mode(source)
     except DeltaForgeError as error:
-        return [failed("file", error)]
+        return [failed(_check_name(source), error)]
     try:
         with opened.database.view():
             for finding in _findings(source, opened):
                 found.append(finding)
+        found += _write_findings(opened)
     except DeltaForgeError as error:
-        found.append(failed("file", error))
+        found.append(failed(_check_name(source), error))
     finally:
         opened.database.close()
     return found
@@ -51,13 +54,16 @@ def preflight(source: TursoSource) -> Sequence[Finding]:
 def _findings(source: TursoSource, opened: OpenFile) -> Iterator[Finding]:
     database, log = opened.database, opened.log
     tables = captured_tables(database, opened.captured)
-    size = database.path.stat().st_size
+    about = database.about()
     yield Finding(
-        "file",
+        _check_name(source),
         "ok",
-        f"{database.path} can be read beside its writers ({database.engine})",
-        {"engine": database.engine, "bytes": size},
+        f"{database.place} can be read beside its writers "
+        f"({about.get('server') or database.engine})",
+        about,
     )
+    if isinstance(database, ServerDatabase):
+        yield from _server(source, database.address)
     chosen = " (chosen by auto)" if source.cdc_mode == "auto" else ""
     yield Finding("cdc_mode", "ok", f"changes are followed by {opened.mode}{chosen}")
     yield from _table_findings(source, tables)
@@ -67,6 +73,34 @@ def _findings(source: TursoSource, opened: OpenFile) -> Iterator[Finding]:
         yield _triggers(source, database, tables)
     else:
         yield from _polling(log, tables)
+
+
+def _check_name(source: TursoSource) -> str:
+    return "server" if is_server(source.url) else "file"
+
+
+def _server(source: TursoSource, address: ServerAddress) -> Iterator[Finding]:
+    if source.auth_token is not None and address.scheme == "http" and not address.is_loopback:
+        yield Finding(
+            "tls",
+            "warn",
+            f"{address} is not encrypted: whoever is on the way can read source.auth_token; use "
+            "libsql:// or https://",
+        )
+
+
+def _write_findings(opened: OpenFile) -> list[Finding]:
+    """Ask a server for the right to write, which a token may lack, by a deletion of no row."""
+    if not (isinstance(opened.database, ServerDatabase) and isinstance(opened.log, Shadows)):
+        return []
+    tables = list(captured_tables(opened.database, opened.captured))
+    try:
+        with opened.database.writing():
+            for name in tables[:1]:
+                opened.database.rows(f"DELETE FROM {quoted(name)} WHERE 0")
+    except DeltaForgeError as error:
+        return [failed("write", error)]
+    return []
 
 
 def _table_findings(source: TursoSource, tables: Mapping[str, TursoTable]) -> Iterator[Finding]:
@@ -132,8 +166,7 @@ def _polling(growth: Growth, tables: Mapping[str, TursoTable]) -> Iterator[Findi
     reused = [
         f"{DB}.{name}"
         for name, table in tables.items()
-        if table.rowid is not None
-        and not any(column.extra == "autoincrement" for column in table.schema.columns)
+        if table.rowid is not None and not table.autoincrement
     ]
     if reused and growth.by_rowid:
         yield from listed(

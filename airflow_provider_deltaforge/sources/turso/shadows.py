@@ -12,13 +12,14 @@ from itertools import islice
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
-from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.database import Database, quoted
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import (
     DB,
     CapturedTables,
     TursoTable,
     captured_tables,
+    table_of,
 )
 
 _log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ CLEANED = "_df_cleaned"
 
 _SHADOW = "_df_cdc_"
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+_OLDER = "the database was replaced, or restored from an older copy; take a new snapshot"
+_TERMS = 400  # SQLite takes 500 in one statement.
 _EVENTS = {"c": "INSERT", "u": "UPDATE", "d": "DELETE"}
 
 
@@ -150,12 +153,47 @@ class Shadows:
         return int(self._database.value(f"SELECT last FROM {SEQUENCE}") or 0)
 
     def head(self) -> FilePosition:
-        """Return the place behind everything that is committed."""
-        return self.place(self.head_id(), captured_tables(self._database, self._captured))
+        """Return the place behind everything that is committed, inside a view."""
+        last = self.head_id()
+        time_ms = max(self._database.value(f"SELECT {_NOW}"), self.latest(last, self._names()))
+        return self.place(last, time_ms, captured_tables(self._database, self._captured))
 
-    def place(self, last: int, tables: Mapping[str, TursoTable]) -> FilePosition:
-        """Return a place of this mode."""
-        return FilePosition("triggers", last, schemas={n: t.mark for n, t in tables.items()})
+    def place(self, last: int, time_ms: int, tables: Mapping[str, TursoTable]) -> FilePosition:
+        """Return a place of this mode; no change up to it was made after its time."""
+        marks = {name: table.mark for name, table in tables.items()}
+        return FilePosition("triggers", last, time_ms, schemas=marks)
+
+    def latest(self, upto: int, names: Iterable[str]) -> int:
+        """Return when the last of some tables' changes up to a number was made; 0 without any."""
+        sql = "SELECT max(change_time) FROM {} WHERE change_id <= " + str(upto)
+        return max((time for (time,) in self._of_each(sql, names) if time is not None), default=0)
+
+    def others(self) -> list[str]:
+        """Return the tables that have a shadow for others than us."""
+        return [name for name in self._names() if name not in self._captured]
+
+    def _names(self) -> list[str]:
+        """Return the tables that have a shadow, captured or not, there or gone."""
+        return [name[len(_SHADOW) :] for name in self._there() if name.startswith(_SHADOW)]
+
+    def _of_each(self, select: str, names: Iterable[str]) -> Iterator[tuple[Any, ...]]:
+        """Run a SELECT for each shadow, in few statements: each may be a request to a server."""
+        parts = [select.format(quoted(shadow_name(name))) for name in names]
+        for first in range(0, len(parts), _TERMS):
+            yield from self._database.rows(" UNION ALL ".join(parts[first : first + _TERMS]))
+
+    def _having(self, names: Iterable[str], condition: str) -> list[str]:
+        """Return the tables whose shadow has a row like that."""
+        numbered = dict(enumerate(names))
+        found = []
+        for first in range(0, len(numbered), _TERMS):
+            parts = (
+                f"SELECT {at} WHERE EXISTS "
+                f"(SELECT 1 FROM {quoted(shadow_name(numbered[at]))} WHERE {condition})"
+                for at in range(first, min(first + _TERMS, len(numbered)))
+            )
+            found += [numbered[at] for (at,) in self._database.rows(" UNION ALL ".join(parts))]
+        return found
 
     def filled(self, names: Iterable[str]) -> list[str]:
         """Return which of some tables hold rows, inside a view."""
@@ -172,8 +210,11 @@ class Shadows:
         last, head = place.change_id or 0, self.head_id()
         if last > head:
             raise PositionLostError(
-                f"the triggers counted {head} changes, but {last} were read: the file was "
-                "replaced; take a new snapshot"
+                f"the triggers counted {head} changes, but {last} were read: {_OLDER}"
+            )
+        if place.change_time and self.latest(last, self._names()) > place.change_time:
+            raise PositionLostError(
+                f"up to change {last}, which was read, there are changes made later: {_OLDER}"
             )
         cleaned = self._database.rows(
             f"SELECT table_name, change_id FROM {CLEANED} WHERE change_id > ?", (last,)
@@ -190,7 +231,7 @@ class Shadows:
     ) -> list[tuple[Any, ...]]:
         """Return changes of all tables behind a number, in order, with the table in front."""
         found = []
-        for name in tables:
+        for name in self._having(tables, f"change_id > {last}"):
             rows = self._database.rows(
                 f"SELECT * FROM {quoted(shadow_name(name))} WHERE change_id > ? "
                 "ORDER BY change_id LIMIT ?",
@@ -204,17 +245,16 @@ class Shadows:
         with self._database.writing():
             there = self._there()
             left = left_over(self._database, self._captured)
-            for name in dict.fromkeys([*tables, *left]):
-                if shadow_name(name).lower() not in there:
-                    continue  # The table is gone, and another process dropped its shadow.
+            # A table may be gone, and another process have dropped its shadow.
+            names = [
+                name
+                for name in dict.fromkeys([*tables, *left])
+                if shadow_name(name).lower() in there
+            ]
+            for name in self._having(names, f"change_id <= {upto}"):
                 shadow = quoted(shadow_name(name))
-                if self._database.rows(
-                    f"SELECT 1 FROM {shadow} WHERE change_id <= ? LIMIT 1", (upto,)
-                ):
-                    self._database.rows(f"DELETE FROM {shadow} WHERE change_id <= ?", (upto,))
-                    self._database.rows(
-                        f"INSERT OR REPLACE INTO {CLEANED} VALUES (?, ?)", (name, upto)
-                    )
+                self._database.rows(f"DELETE FROM {shadow} WHERE change_id <= ?", (upto,))
+                self._database.rows(f"INSERT OR REPLACE INTO {CLEANED} VALUES (?, ?)", (name, upto))
 
 
 def shadow_name(table: str) -> str:
@@ -278,18 +318,19 @@ def script(tables: Mapping[str, TursoTable], gone: Iterable[str] = ()) -> str:
 
 def misfits(database: Database, tables: Mapping[str, TursoTable]) -> dict[str, TursoTable]:
     """Return the tables whose shadow or triggers are missing or have other columns."""
-    names = {
-        str(name)
-        for (name,) in database.rows(
-            "SELECT name FROM sqlite_schema WHERE type IN ('table', 'trigger')"
+    made = {
+        str(name): str(sql)
+        for name, sql in database.rows(
+            "SELECT name, sql FROM sqlite_schema WHERE type IN ('table', 'trigger')"
         )
     }
-    if not {SEQUENCE, CLEANED} <= names:
+    if not {SEQUENCE, CLEANED} <= made.keys():
         return dict(tables)
     found = {}
     for name, table in tables.items():
-        needed = {shadow_name(name), *(f"_df_cdc_{name}_{op}" for op in _EVENTS)}
-        if not needed <= names or _columns(database, name) != image_columns(table):
+        shadow = shadow_name(name)
+        needed = {shadow, *(f"_df_cdc_{name}_{op}" for op in _EVENTS)}
+        if not needed <= made.keys() or _images(shadow, made[shadow]) != image_columns(table):
             found[name] = table
     return found
 
@@ -302,9 +343,8 @@ def left_over(database: Database, captured: CapturedTables) -> list[str]:
     return [name for name in shadowed if name.lower() not in there and name in captured]
 
 
-def _columns(database: Database, table: str) -> list[str]:
-    rows = database.rows(f"PRAGMA table_info({quoted(shadow_name(table))})")
-    return [str(row[1]) for row in rows][3:]
+def _images(shadow: str, sql: str) -> list[str]:
+    return list(table_of(shadow, sql).columns[3:])
 
 
 def _trigger(table: str, op: str) -> str:

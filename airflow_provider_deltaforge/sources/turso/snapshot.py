@@ -26,7 +26,7 @@ from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
     TableSnapshotter,
     View,
 )
-from airflow_provider_deltaforge.sources.turso.files import Database, check_engine, quoted
+from airflow_provider_deltaforge.sources.turso.database import Database, quoted
 from airflow_provider_deltaforge.sources.turso.open_file import OpenFile
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, row_json
@@ -104,7 +104,7 @@ class TursoSnapshotter(TableSnapshotter[TursoTable]):
 
     def _select(self, chunk: TableChunk, doing: str) -> SelectedRows:
         self._follow(str(chunk.bounds.get("mode") or self._opened.mode))
-        check_engine(self._database.path, self._database.engine)
+        self._database.check_access()
         rows: list[tuple[Any, ...]] = []
         with self._database.view():
             cut, ts_ms = self._opened.head().as_json(), int(time.time() * 1000)

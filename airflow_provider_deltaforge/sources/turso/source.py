@@ -1,4 +1,4 @@
-"""Settings of a source that is a Turso database or a SQLite file."""
+"""Settings of a source that is a Turso database, a SQLite file or a libSQL server."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -21,6 +21,7 @@ from airflow_provider_deltaforge.sources.shared.independent_change import Indepe
 from airflow_provider_deltaforge.sources.turso import positions
 from airflow_provider_deltaforge.sources.turso.files import file_of
 from airflow_provider_deltaforge.sources.turso.positions import polled_by_all
+from airflow_provider_deltaforge.sources.turso.server_address import is_server, server_of
 from airflow_provider_deltaforge.sources.turso.tuning import TURSO_TUNING, TursoTuning
 from airflow_provider_deltaforge.spec.patterns import check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -38,7 +39,7 @@ class NativeCapture(Settings):
 
 
 class TursoSource(Source):
-    """Row changes of a Turso database or a SQLite file."""
+    """Row changes of a Turso database, a SQLite file or a database behind a libSQL server."""
 
     connector = "turso"
     type_system = "turso"
@@ -46,9 +47,9 @@ class TursoSource(Source):
     """How often it counts, and how long it waits; no document says so."""
 
     url: str = Field(min_length=1)
-    """The database file: a path, or ``file:`` and a path."""
+    """The database: a path, ``file:`` and a path, or a server as ``libsql://``, ``https://`` or ``http://``."""
     auth_token: SecretStr | None = None
-    """Token of a Turso cloud database, which cannot be followed; refused at start."""
+    """Token for a server."""
     tables: tuple[str, ...]
     """Captured tables: exact names, ``prefix%`` or ``*``; never the system's."""
     cdc_mode: Literal["native", "triggers", "polling", "auto"] = "auto"
@@ -77,15 +78,16 @@ class TursoSource(Source):
         return value
 
     def unbuilt(self) -> list[str]:
-        """Name what cannot be followed: a database behind a URL."""
+        """Name what cannot be followed."""
         found = []
         if "url" in self.model_fields_set:  # The reference page asks without any.
+            at_server = is_server(self.url)
             try:
-                file_of(self.url)
+                server_of(self.url) if at_server else file_of(self.url)
             except SpecError as error:
                 found.append(str(error))
-        if self.auth_token is not None:
-            found.append("source.auth_token: a file needs none; take the key out")
+            if self.auth_token is not None and not at_server and "${" not in self.url:
+                found.append("source.auth_token: a file needs none; take the key out")
         if self.cdc_mode not in ("native", "auto") and self.native_cdc.level == "binlog":
             found.append("source.native_cdc: binlog needs cdc_mode: native")
         return found

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.turso.column_types import BY_NAME, affinity
-from airflow_provider_deltaforge.sources.turso.files import Database, quoted
+from airflow_provider_deltaforge.sources.turso.database import Database, quoted
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 DB = "main"
@@ -46,6 +46,11 @@ class TursoTable:
     def key_at(self) -> tuple[int, ...]:
         """Where the primary key's columns are."""
         return tuple(self.columns.index(name) for name in self.schema.primary_key)
+
+    @property
+    def autoincrement(self) -> bool:
+        """Whether the number of a deleted row is never given again."""
+        return any(column.extra == "autoincrement" for column in self.schema.columns)
 
     @cached_property
     def real_at(self) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.events import Events, FileTxPositions
 from airflow_provider_deltaforge.sources.turso.file_reader import FileReader, Pace
-from airflow_provider_deltaforge.sources.turso.files import Database
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.rows import key_json, nbytes_of, row_json
 from airflow_provider_deltaforge.sources.turso.shadows import Shadows, misfits
@@ -30,6 +30,7 @@ class TriggerSegment:
     rows: tuple[tuple[Any, ...], ...]
     tables: Mapping[str, TursoTable]
     last: int
+    time_ms: int
 
     @property
     def nbytes(self) -> int:
@@ -44,7 +45,7 @@ class TriggerSegment:
     @property
     def end(self) -> Position:
         """Return where reading may resume."""
-        return FilePosition("triggers", self.last, schemas=self.marks).as_json()
+        return FilePosition("triggers", self.last, self.time_ms, schemas=self.marks).as_json()
 
 
 class TriggerReader(FileReader):
@@ -72,12 +73,14 @@ class TriggerReader(FileReader):
         super().__init__(database, pace)
         self._shadows = shadows
         self._last = start.change_id or 0
+        self._time = start.change_time  # No change up to the last one was made later.
         self._source_id = source_id
         self._cleans = cleans
         self._cleaning = threading.Lock()
         self._cleaned = self._acknowledged = self._last
         self._clean_at = 0.0
         self._known = set(start.schemas)
+        self._session = -1
         self._check_kept()
 
     def decode(self, segment: TriggerSegment) -> ChangeBatch:
@@ -103,7 +106,7 @@ class TriggerReader(FileReader):
         events.tx_id, events.ddl = [None] * count, [None] * count
         marks = segment.marks
         numbers = [int(row[0]) for row in segment.rows] or [segment.last]
-        ends = [FilePosition("triggers", number, schemas=marks) for number in numbers]
+        ends = [FilePosition("triggers", n, segment.time_ms, schemas=marks) for n in numbers]
         return events.batch(segment.end, FileTxPositions(ends), self._source_id, "triggers")
 
     def acknowledge(self, position: Position) -> None:
@@ -124,7 +127,7 @@ class TriggerReader(FileReader):
         self._tables = self._shadows.prepared(self._last)
         self._version = self._read_version()
         with self._database.view():
-            self._shadows.check_kept(FilePosition("triggers", self._last))
+            self._check_place()
             self._find_new()
 
     def _find_new(self) -> None:
@@ -135,10 +138,10 @@ class TriggerReader(FileReader):
         """
         new = self._tables.keys() - self._known
         self._known = set(self._tables)
-        place = self._shadows.place(self._last, self._tables)
+        place = self._shadows.place(self._last, self._time, self._tables)
         if self._report(self._shadows.filled(new), place):
             # Nothing else may ever move the checkpoint.
-            self._ready.append(TriggerSegment((), self._tables, self._last))
+            self._ready.append(TriggerSegment((), self._tables, self._last, self._time))
 
     def _look(self) -> None:
         version = self._read_version()
@@ -152,16 +155,26 @@ class TriggerReader(FileReader):
         if head == self._last:
             return
         with self._database.view():
-            self._shadows.check_kept(FilePosition("triggers", self._last))
+            self._check_place()
             if misfits(self._database, self._tables) or (self._read_version() != self._version):
                 return  # Altered just now: the next look makes the shadows fit, or refuses.
             self._shadows.refuse_left(self._last)
             head = self._shadows.head_id()
             rows = self._shadows.after(self._tables, self._last, self._pace.batch_size)
-        full = len(rows) >= self._pace.batch_size
-        self._last = int(rows[-1][0]) if full else head
-        self._ready.append(TriggerSegment(tuple(rows), self._tables, self._last))
+            full = len(rows) >= self._pace.batch_size
+            last = int(rows[-1][0]) if full else head
+            others = self._shadows.latest(last, self._shadows.others())
+        self._last = last
+        self._time = max(self._time, others, *(row[2] for row in rows))
+        self._ready.append(TriggerSegment(tuple(rows), self._tables, last, self._time))
         self._pace.took(len(rows))
+
+    def _check_place(self) -> None:
+        """Check that what was read is still what lies before our place; inside a view."""
+        # The same connection leads to the same database.
+        time_ms = 0 if self._session == self._database.sessions else self._time
+        self._shadows.check_kept(FilePosition("triggers", self._last, time_ms))
+        self._session = self._database.sessions
 
     def _read_version(self) -> Any:
         return self._database.value("PRAGMA schema_version")

@@ -43,7 +43,7 @@ class WatchfulSource(TursoSource):
     tuning = TursoTuning(audit_s=0.0)
 
 
-def source(path: Path, kind: type[TursoSource] = TursoSource, **settings) -> TursoSource:
+def source(path: Path | str, kind: type[TursoSource] = TursoSource, **settings) -> TursoSource:
     """Return a source of a file that looks often."""
     asked = {"id": "shop", "url": str(path), "tables": ["*"], "cdc_mode": "native"}
     return kind(**{**asked, "poll_interval_ms": 5, **settings})

@@ -18,6 +18,7 @@ from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, judge
 from tests.sources.turso.database import Writer
+from tests.sources.turso.server_shop import ServerConnection
 
 TABLES = ("customers", "orders")
 
@@ -47,12 +48,15 @@ spec:
 class Shop:
     """Writes random transactions, and remembers each change in the order of commits."""
 
-    def __init__(self, path, mode: str) -> None:
+    def __init__(self, path, mode: str, url: str | None = None) -> None:
         self.history: list[Change] = []
         self.rows: dict[tuple[str, int], dict[str, Any]] = {}
         self._random = random.Random(7)
         self._capturing = mode == "native"
-        if self._capturing:
+        self._connection: Any
+        if url is not None:
+            self._connection = ServerConnection(url)
+        elif self._capturing:
             self._connection = Writer(path).connection
         else:
             self._connection = sqlite3.connect(path, timeout=60)
@@ -114,15 +118,17 @@ class ShopRun(ScriptedRun):
 
     mode: str = "native"
     tables: str = "[customers, orders]"
+    url: str | None = None
+    """Of a server; else the database is a file of ours."""
     shop: Shop = field(init=False)
 
     def __post_init__(self) -> None:
         self.dsn = f"sqlite:///{self.directory}/state.db"
         path = self.directory / "shop.db"
-        self.shop = Shop(path, self.mode)
+        self.shop = Shop(path, self.mode, self.url)
         self.document = DOCUMENT.format(
             name=NAME,
-            path=path,
+            path=self.url or path,
             tables=self.tables,
             mode=self.mode,
             snapshot=self.snapshot,

@@ -247,7 +247,7 @@ class TestLoss:
         position = dict(source(path).head())
         position["last_change_time"] -= 100
 
-        with pytest.raises(PositionLostError, match="the file was replaced"):
+        with pytest.raises(PositionLostError, match="the database was replaced"):
             opened(position)
 
 

@@ -46,7 +46,6 @@ def test_auto_says_what_it_chose(path, writer):
         ({"cdc_mode": "polling"}, "rowid", "warn"),
         ({"cdc_mode": "polling", "tracking_column": "moment"}, "tracking_column", "fail"),
         ({"url": "/no/such/file.db"}, "file", "fail"),
-        ({"url": "libsql://shop.turso.io"}, "file", "fail"),
     ],
 )
 def test_what_is_wrong_is_found(path, writer, settings, check, verdict):
@@ -117,8 +116,6 @@ def test_a_table_made_anew_is_no_reason_to_warn(path, writer, caplog):
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"url": "libsql://db.turso.io"}, "source.url"),
-        ({"url": "http://127.0.0.1:8080"}, "source.url"),
         ({"url": ":memory:"}, "source.url"),
         ({"auth_token": "planted"}, "source.auth_token"),
         ({"cdc_mode": "polling", "native_cdc": {"level": "binlog"}}, "source.native_cdc"),

@@ -19,14 +19,14 @@ while True:
 READERS = """
 import sys, threading, time
 from pathlib import Path
-from airflow_provider_deltaforge.sources.turso.files import Database
+from airflow_provider_deltaforge.sources.turso.files import FileDatabase
 
 path, end = Path(sys.argv[1]), time.monotonic() + 3
 wrong = []
 
 def read():
     while time.monotonic() < end:
-        database = Database(path, "turso")
+        database = FileDatabase(path, "turso")
         with database.view():
             count = database.value("SELECT count(*) FROM t")
             time.sleep(0.003)

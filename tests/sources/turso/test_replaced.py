@@ -44,7 +44,7 @@ def test_native_stops(path, opened):
     replace(path, turso_file(path.with_name("other.db"), "INSERT INTO orders VALUES (1, 'new')"))
 
     for _ in range(2):  # Asking again makes it no better.
-        with pytest.raises(PositionLostError, match="the file was replaced"):
+        with pytest.raises(PositionLostError, match="the database was replaced"):
             events_of(reader)
 
 
@@ -60,7 +60,7 @@ def test_triggers_stop(path, opened):
     reader.acknowledge(chunk.end)
 
     for _ in range(2):
-        with pytest.raises(PositionLostError, match="the file was replaced"):
+        with pytest.raises(PositionLostError, match="the database was replaced"):
             events_of(reader)
 
 
