@@ -67,6 +67,8 @@ def rows_of(values):
     """Return what a consumer holds that applies events in the order in which they come."""
     rows = {}
     for event in map(json.loads, values):
+        if event["op"] == "ddl":
+            continue  # MariaDB's log knows whole seconds, and the table was made in this one.
         key = (event["after"] or event["before"])["id"]
         if event["after"] is None:
             rows.pop(key, None)
@@ -91,10 +93,20 @@ def recreated(dsn, topic):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["file", "kafka", "redis", "redis exactly once"])
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("file", "mysql"),
+        ("file", "mariadb"),
+        ("kafka", "mysql"),
+        ("redis", "mysql"),
+        ("redis exactly once", "mariadb"),
+    ],
+)
 def test_a_sink_that_was_emptied_ends_equal_and_its_neighbour_sees_nothing(
-    kind, request, mysql_server, tmp_path
+    kind, source, request, tmp_path
 ):
+    mysql_server = request.getfixturevalue(f"{source}_server")
     fresh_database(mysql_server, DATABASE, "CREATE TABLE t (id int PRIMARY KEY, n int)")
     name = f"rewound-{uuid.uuid4().hex[:6]}"
     path = tmp_path / "side.jsonl"

@@ -24,7 +24,9 @@ from airflow_provider_deltaforge.sources.turso.capture import (
 from airflow_provider_deltaforge.sources.turso.database import Database, quoted
 from airflow_provider_deltaforge.sources.turso.modes import open_mode
 from airflow_provider_deltaforge.sources.turso.open_file import OpenFile
+from airflow_provider_deltaforge.sources.turso.polling import Growth
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
+from airflow_provider_deltaforge.sources.turso.shadows import Shadows
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
 from airflow_provider_deltaforge.sources.turso.tables import DB
 
@@ -58,16 +60,16 @@ def place_at(source: TursoSource, text: str) -> Position:
     """Return the place behind the last transaction that ends before the change of a number.
 
     Raises:
-        SpecError: it is neither a number nor a stored position, or the file keeps no changes.
-        PositionLostError: they are not kept back to there.
+        SpecError: it is neither a number nor a stored position, or the mode is polling.
+        PositionLostError: the changes are not kept back to there.
     """
-    with _kept(source) as capture:
+    with _kept(source) as log:
         if text.startswith("{"):
             try:
                 place = FilePosition.from_json(json.loads(text))
             except (ValueError, TypeError, AttributeError) as error:
                 raise SpecError(f"--to: {text!r} is no position of a Turso file") from error
-            capture.check_kept(place)
+            log.check_kept(place)
             return place.as_json()
         if not (text.isascii() and text.isdigit()):
             raise SpecError(
@@ -76,32 +78,38 @@ def place_at(source: TursoSource, text: str) -> Position:
                 f"({source.cdc_table_name}.change_id), or a position that `deltaforge status NAME "
                 "--json` shows"
             )
-        return capture.place_before(int(text)).as_json()
+        return log.place_before(int(text)).as_json()
 
 
 def place_at_time(source: TursoSource, at_ms: int) -> Position:
-    """Return the place behind the last transaction that ended before the second of a time.
+    """Return the last place such that all behind it was made later.
+
+    Turso's own capture knows whole seconds: the whole second of a time lies behind the place.
 
     Raises:
         SpecError, PositionLostError: as ``place_at``.
     """
-    with _kept(source) as capture:
-        return capture.place_before(None, at_ms // 1000).as_json()
+    with _kept(source) as log:
+        at = at_ms // 1000 if isinstance(log, Capture) else at_ms
+        return log.place_before(None, at).as_json()
 
 
 @contextmanager
-def _kept(source: TursoSource) -> Iterator[Capture]:
+def _kept(source: TursoSource) -> Iterator[Capture | Shadows]:
     opened = open_mode(source)
     with closing(opened.database):
-        if not isinstance(opened.log, Capture):
+        log = opened.log
+        if isinstance(log, Growth):
             raise SpecError(
-                f"source.cdc_mode: with {opened.mode} no change is kept once it is delivered, so "
-                "nothing can be delivered again; only native capture keeps a log. Copy the tables "
-                "instead: deltaforge snapshot FILE --again"
+                "source.cdc_mode: polling finds rows, and there is no log of their changes, so "
+                "nothing can be delivered again. Copy the tables instead: deltaforge snapshot FILE "
+                "--again"
             )
+        opened.prepare()
         with opened.database.view():
-            opened.log.check()
-            yield opened.log
+            if isinstance(log, Capture):
+                log.check()
+            yield log
 
 
 def independent_changes(

@@ -133,15 +133,16 @@ def head(source: TursoSource) -> Position:
 
 
 def check_kept(source: TursoSource, position: Position) -> None:
-    """Check that a capture table still has everything behind a position.
+    """Check that the table of changes, or the triggers' tables, have all behind a position.
 
     Raises:
-        PositionLostError: it has not.
+        PositionLostError: they have not.
     """
     opened = open_mode(source, position)
     try:
         place = FilePosition.from_json(position).within(opened.mode)
-        if isinstance(opened.log, Capture) and place is not None:
+        if isinstance(opened.log, (Capture, Shadows)) and place is not None:
+            opened.prepare()
             with opened.database.view():
                 opened.log.check_kept(place)
     finally:

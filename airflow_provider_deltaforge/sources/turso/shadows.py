@@ -28,7 +28,7 @@ SEQUENCE = "_df_sequence"
 CLEANED = "_df_cleaned"
 
 _SHADOW = "_df_cdc_"
-_NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+_NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 _OLDER = "the database was replaced, or restored from an older copy; take a new snapshot"
 _TERMS = 400  # SQLite takes 500 in one statement.
 _EVENTS = {"c": "INSERT", "u": "UPDATE", "d": "DELETE"}
@@ -225,6 +225,39 @@ class Shadows:
                 f"{', '.join(lost)}: changes behind {last} were cleaned up; take a new snapshot. "
                 "Only one pipeline can follow a table by triggers"
             )
+
+    def place_before(self, change_id: int | None, at_ms: int | None = None) -> FilePosition:
+        """Return the place before a change, inside a view.
+
+        Args:
+            change_id: the change; None: the first one that was made later than ``at_ms``.
+            at_ms: ms since the epoch.
+
+        Raises:
+            PositionLostError: changes behind it were cleaned up.
+        """
+        tables = captured_tables(self._database, self._captured)
+        cleaned = self._database.value(f"SELECT max(change_id) FROM {CLEANED}") or 0
+        is_kept = True
+        if change_id is None:
+            first, is_kept = self._first_after(tables, at_ms or 0)
+            change_id = self.head_id() + 1 if first is None else first
+            is_kept = is_kept or not cleaned
+        if not is_kept or change_id <= cleaned:
+            raise PositionLostError(
+                "with triggers, a change is deleted once every sink and the archive have it, which "
+                f"was done up to change {cleaned}. Choose a later place, or copy the tables "
+                "instead: deltaforge snapshot FILE --again"
+            )
+        return self.place(change_id - 1, self.latest(change_id - 1, self._names()), tables)
+
+    def _first_after(self, tables: Iterable[str], at_ms: int) -> tuple[int | None, bool]:
+        """Return the first change that was made later, and whether one before it is kept."""
+        names, sql = [*tables], "SELECT min(change_id) FROM {}"
+        later = self._of_each(f"{sql} WHERE change_time > {at_ms}", names)
+        first = min((int(number) for (number,) in later if number is not None), default=None)
+        kept = [int(number) for (number,) in self._of_each(sql, names) if number is not None]
+        return first, any(first is None or number < first for number in kept)
 
     def after(
         self, tables: Mapping[str, TursoTable], last: int, limit: int

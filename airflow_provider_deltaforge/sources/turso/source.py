@@ -166,7 +166,7 @@ class TursoSource(Source):
         return load_object(f"{_INDEPENDENT}:log_position")(self, text)  # type: ignore[no-any-return]
 
     def reach(self, position: Position) -> None:
-        """Check that the table of changes still has everything behind ``position``."""
+        """Check that everything behind ``position`` is still kept."""
         load_object(f"{_MODES}:check_kept")(self, position)
 
     def place_at(self, text: str) -> Position:
@@ -175,7 +175,7 @@ class TursoSource(Source):
         return place
 
     def place_at_time(self, at_ms: int) -> Position:
-        """Return the place behind the last transaction that ended in the second before a time."""
+        """Return the last place such that all behind it was made later, or in that second."""
         place: Position = load_object(f"{_INDEPENDENT}:place_at_time")(self, at_ms)
         return place
 

@@ -105,6 +105,12 @@ class Shop:
         sql = "SELECT count(*) FROM turso_cdc WHERE change_id <= ? AND table_name IN (?, ?)"
         return self._connection.execute(sql, (last, *TABLES)).fetchone()[0]
 
+    def prune(self) -> None:
+        """Delete all but the last captured change."""
+        last = "(SELECT max(change_id) FROM turso_cdc)"
+        self._connection.execute(f"DELETE FROM turso_cdc WHERE change_id < {last}")
+        self._connection.commit()
+
     untriggered = 0
     """Changes that were made before the triggers, which count from 1."""
 

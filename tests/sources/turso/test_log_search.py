@@ -52,6 +52,28 @@ def test_whole_transactions_lie_behind_a_place_with_the_tables_of_then(writer, t
         followed.reach({**first, "last_change_id": 1})
 
 
+def test_triggers_have_what_was_not_cleaned_up(writer, tmp_path):
+    writer.run("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    followed = source(tmp_path / "shop.db", cdc_mode="triggers", auto_create_triggers=True)
+    times = []
+    reader = followed.open(followed.head())
+    for number in (1, 2, 3):
+        time.sleep(0.01)
+        times.append(int(time.time() * 1000))
+        writer.run(f"INSERT INTO t VALUES ({number})")
+
+    assert ids(followed.beside("other"), followed.place_at_time(times[1] - 1)) == [2, 3]
+    assert ids(followed.beside("other"), followed.place_at("3")) == [3]
+    reader.acknowledge(followed.place_at("2"))
+    reader.close()
+    assert ids(followed.beside("other"), followed.place_at_time(times[2] - 1)) == [3]
+    for lost in (lambda: followed.place_at_time(times[0]), lambda: followed.place_at("1")):
+        with pytest.raises(PositionLostError, match="done up to change 1"):
+            lost()
+    with pytest.raises(PositionLostError, match="were cleaned up"):
+        followed.reach({**followed.head(), "last_change_id": 0})
+
+
 def test_without_capture_there_is_no_log(tmp_path, writer):
     writer.run("CREATE TABLE t (id INTEGER PRIMARY KEY, at INTEGER)")
     polled = source(tmp_path / "shop.db", cdc_mode="polling", tracking_column="at")
