@@ -1,6 +1,6 @@
 """The rows of a snapshot's chunk, which a sink that holds our position can take once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -38,10 +38,13 @@ class WrittenChunk:
 
 @runtime_checkable
 class ChunkWriter(Protocol):
-    """A writer whose destination takes all rows of a chunk and its mark, or nothing."""
+    """A writer whose destination takes all rows of one view of a chunk, each once.
+
+    It takes them and the mark together, or goes on with the rows of the view that it has begun.
+    """
 
     def write_chunk(self, messages: Messages, mark: ChunkMark) -> WrittenChunk:
-        """Write a chunk's rows with their mark, unless the destination holds one of that name.
+        """Write a chunk's rows with their mark, unless the destination has rows under that name.
 
         Called again with the same arguments after a RetryableError, and without what was refused.
 
@@ -60,3 +63,21 @@ class RowMarker(Protocol):
 
     row_mark: str | None
     """Behind what the last write has written, as ``RowMarks`` has it; None if it left none."""
+
+
+@runtime_checkable
+class RunNotes(Protocol):
+    """A claim that keeps notes of its writers in the state store, as long as a copy is known.
+
+    Each method raises RetryableError while the store is away.
+    """
+
+    def keep(self, run: str, notes: Mapping[str, bytes | None]) -> None:
+        """Store notes of one copy by their names, all or nothing; None removes one.
+
+        Raises:
+            FencedError: a newer epoch has begun.
+        """
+
+    def kept(self, run: str, prefix: str) -> dict[str, bytes]:
+        """Return the notes of one copy whose names begin so, in the order of the names."""

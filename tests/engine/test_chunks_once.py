@@ -41,7 +41,13 @@ def run_to_the_end(run, kills):
     assert run.stop(driver) == 0
 
 
-@pytest.mark.parametrize("kind", [pytest.param("kafka", marks=pytest.mark.long), "redis"])
+def kinds(quick):
+    """Return all sinks; those besides one take their turn in the long run."""
+    others = (kind for kind in ("kafka", "redis", "nats") if kind != quick)
+    return [quick, *(pytest.param(kind, marks=pytest.mark.long) for kind in others)]
+
+
+@pytest.mark.parametrize("kind", kinds("redis"))
 def test_wherever_a_copy_is_killed_each_row_comes_once(kind, request, tmp_path):
     dsn = request.getfixturevalue(f"{kind}_server").dsn()
     run = exact_run(kind, dsn, tmp_path, transactions=1200, rate=400, snapshot="initial")
@@ -65,7 +71,7 @@ LIVE_KILLS = (
 )
 
 
-@pytest.mark.parametrize("kind", [pytest.param("kafka", marks=pytest.mark.long), "redis"])
+@pytest.mark.parametrize("kind", kinds("nats"))
 def test_wherever_a_copy_beside_the_stream_is_killed_each_row_comes_once(kind, request, tmp_path):
     dsn = request.getfixturevalue(f"{kind}_server").dsn()
     run = exact_run(kind, dsn, tmp_path, transactions=2400, rate=400)

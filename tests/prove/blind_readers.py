@@ -35,7 +35,7 @@ KILLS = (
     (CrashPoint.BATCH_RENDERED, 3),
     (CrashPoint.CHECKPOINT_STORED, 2),
 )
-_WHOLE = ("kafka", "redis")
+_WHOLE = ("kafka", "redis", "nats")
 """They take chunks whole, so that no kill repeats a copied row."""
 
 

@@ -7,10 +7,14 @@ import pytest
 import redis
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark, ChunkWriter
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.redis import RedisSink
 from airflow_provider_deltaforge.testing.sinks import messages, value
+from tests.engine.in_process import InProcess
+from tests.sinks import nats_reader
 from tests.sinks.kafka_reader import read_topic
 from tests.sinks.redis_once import values
 
@@ -18,13 +22,15 @@ from tests.sinks.redis_once import values
 class _Place:
     """A sink, what a reader finds at ``name``, and ``closed``, which refuses some messages."""
 
-    def __init__(self, sink, read):
-        self.sink, self._read = sink, read
+    def __init__(self, sink, read, context=None):
+        self.sink, self._read, self._context = sink, read, context
         self.name, self.closed = f"c{uuid.uuid4().hex[:8]}", f"c{uuid.uuid4().hex[:8]}"
 
     def open(self):
         writer = self.sink.without_position().open("chunks")
         assert isinstance(writer, ChunkWriter)
+        if self._context is not None:
+            writer.fence(SinkFences(self._context).of(self.sink.id, lambda: True))
         return writer
 
     def rows(self, span):
@@ -55,7 +61,17 @@ def in_redis(redis_server):
     return place
 
 
-@pytest.fixture(params=["kafka", "redis"])
+@pytest.fixture
+def in_nats(nats_server):
+    url, stream = nats_server.dsn(), f"C{uuid.uuid4().hex[:8]}"
+    nats_reader.add_stream(url, stream, f"{stream}.>", max_msg_size=2000)
+    sink = NatsSink(url=url, subject=f"{stream}.rows", stream=stream, exactly_once=True)
+    place = _Place(sink, lambda _: nats_reader.values(url, stream), InProcess().context())
+    place.name, place.closed = f"{stream}.rows", f"{stream}.other"
+    return place
+
+
+@pytest.fixture(params=["kafka", "redis", "nats"])
 def place(request):
     return request.getfixturevalue(f"in_{request.param}")
 

@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +25,7 @@ from airflow_provider_deltaforge.sinks.contract import FormerWriter
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put
 from airflow_provider_deltaforge.storage.records.record import Record
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 _ATTEMPTS = 3
 _DRIFT = 1.1
@@ -102,6 +103,7 @@ class SinkFence:
     ) -> None:
         self._context, self._claims, self._sink, self._over = context, claims, sink_id, over
         self._prefix = f"{context.pipeline.name}/{sink_id}/"
+        self._notes = Snapshots(context.store, context.pipeline.name)
         self._number = secrets.token_hex(6)
         self._entered: set[str] = set()
         self.token = claims.token
@@ -199,6 +201,21 @@ class SinkFence:
             with suppress(DeltaForgeError):
                 self._context.store.delete(names.WRITERS, key)
             self._entered.discard(key)
+
+    def keep(self, run: str, notes: Mapping[str, bytes | None]) -> None:
+        """Store notes of a copy; see ``RunNotes``."""
+        writes: list[Put | Delete] = []
+        for name, text in notes.items():
+            key = self._notes.notes_key(run, self._sink, name)
+            gone, there = Delete(names.SNAPSHOTS, key), Put(names.SNAPSHOTS, key, text or b"")
+            writes.append(gone if text is None else there)
+        self._context.store.transact(writes, self._context.fence)
+
+    def kept(self, run: str, prefix: str) -> dict[str, bytes]:
+        """Return notes of a copy; see ``RunNotes``."""
+        begin = self._notes.notes_key(run, self._sink, "")
+        stored = self._context.store.items(names.SNAPSHOTS, begin + prefix)
+        return {key.removeprefix(begin): text for key, text in stored}
 
     def _records(self) -> list[tuple[str, WriterRecord]]:
         stored = self._context.store.items(names.WRITERS, self._prefix)

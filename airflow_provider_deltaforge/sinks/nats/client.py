@@ -45,6 +45,7 @@ Reply = Callable[[int, Any], None]
 class StreamMessage:
     """A message as a stream holds it."""
 
+    seq: int
     headers: dict[str, str]
     time: str
     """When the server took it, in its own words."""
@@ -200,13 +201,16 @@ class NatsClient:
             raise refusal_in(found["error"])
         return found
 
-    async def message(self, stream: str, seq: int, timeout_s: float) -> StreamMessage:
-        """Return one message of a stream, without its payload."""
-        found = (await self.ask(f"STREAM.MSG.GET.{stream}", {"seq": seq}, timeout_s))["message"]
+    async def message(
+        self, stream: str, seq: int, timeout_s: float, *, or_next: bool = False
+    ) -> StreamMessage:
+        """Return one message of a stream, or the next one that is there, without its payload."""
+        request = {"seq": seq, "next_by_subj": ">"} if or_next else {"seq": seq}
+        found = (await self.ask(f"STREAM.MSG.GET.{stream}", request, timeout_s))["message"]
         lines = base64.b64decode(found.get("hdrs", "")).split(_LINE)[1:]
         pairs = (line.decode(errors="replace").partition(":") for line in lines if line)
         headers = {name.strip(): value.strip() for name, _, value in pairs}
-        return StreamMessage(headers, found["time"])
+        return StreamMessage(found["seq"], headers, found["time"])
 
     async def drop(self) -> None:
         """Close at once; what is not sent yet never will be."""

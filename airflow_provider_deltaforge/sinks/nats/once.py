@@ -7,24 +7,28 @@ many are under way. Of two writers that know the same end only one gets on, the 
 whatever either stored carries its position, and nothing has to be written to fence.
 """
 
+import logging
 import secrets
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-import orjson
-
-from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
+from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark, RunNotes, WrittenChunk
 from airflow_provider_deltaforge.sinks.contract import LEASE, SinkPosition, WriterClaim
-from airflow_provider_deltaforge.sinks.nats.client import no_responders
-from airflow_provider_deltaforge.sinks.nats.error_codes import (
-    MOVED,
-    JetStreamRefusal,
-    refusal_in,
-    to_error,
+from airflow_provider_deltaforge.sinks.nats.appender import Appender, OutgoingMessages
+from airflow_provider_deltaforge.sinks.nats.chunk_rows import (
+    ChunkMessages,
+    ChunkNotes,
+    ChunkRow,
+    KeptRows,
+    WrittenRows,
+    written_up_to,
 )
+from airflow_provider_deltaforge.sinks.nats.error_codes import JetStreamRefusal
 from airflow_provider_deltaforge.sinks.nats.outgoing import (
     BEHIND,
+    CHUNK,
     ID,
     LAST_ID,
     LAST_SEQ,
@@ -40,14 +44,16 @@ from airflow_provider_deltaforge.sinks.nats.position import (
     message_at,
     position_text,
 )
+from airflow_provider_deltaforge.sinks.nats.row_marks import mark_of
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Streams
+from airflow_provider_deltaforge.sinks.nats.subjects import illegal
 from airflow_provider_deltaforge.sinks.nats.writer import NatsWriter, room
 
-_ACKNOWLEDGED = 128
-"""Of so many messages the last is acknowledged, which vouches for the others."""
-_IN_FLIGHT = 8 * _ACKNOWLEDGED
+log = logging.getLogger(__name__)
+
 _LONGEST = "9" * 20
+_LOST = "the stream has lost rows that it had acknowledged; they are written again"
 
 
 class NatsOnceWriter(NatsWriter):
@@ -58,10 +64,13 @@ class NatsOnceWriter(NatsWriter):
         self._positions = PositionHeaders(sink, f"{pipeline}/{sink.id}")
         self._name = secrets.token_hex(4)
         self._attempts = 0
+        self._mark = ""
         self._end = 0
         self._sure = False
         self._rows: tuple[Streams, dict[str, str]] | None = None
+        self._chunk: str | None = None
         self.has_expired = False
+        self.row_mark: str | None = None
         self._copied: tuple[Messages, int] | None = None
 
     def fence(self, claim: WriterClaim) -> None:
@@ -74,13 +83,25 @@ class NatsOnceWriter(NatsWriter):
 
     def write(self, messages: Messages) -> Sequence[Rejection]:
         """Append rows of a snapshot, or dead letters, where the stream ends."""
+        self.row_mark = None
         if self._claim is None or not len(messages):
             return super().write(messages)
         rows = self._append_rows(messages)
         return self._run(self._bounded(rows, f"{len(messages)} messages"))
 
+    def write_chunk(self, messages: Messages, mark: ChunkMark) -> WrittenChunk:
+        """Append a chunk's rows, or the rest of those that a former attempt has begun to append.
+
+        See ``ChunkWriter``.
+        """
+        self.row_mark = None
+        chunk = self._write_chunk(messages, mark)
+        return self._run(self._bounded(chunk, f"{len(messages)} messages"))
+
     def recover(self) -> SinkPosition | None:
         """Return how far the stream holds the log; see ``ExactlyOnceWriter``.
+
+        A chunk of which a part is stored is completed first: behind changes its rows would be old.
 
         A former writer may still append to the end we have read. Our next message is refused then,
         ``write_once`` raises FencedError, and the next ``recover`` reads what it appended.
@@ -96,7 +117,7 @@ class NatsOnceWriter(NatsWriter):
 
     async def _recover(self) -> SinkPosition | None:
         streams = await self._connection.up()
-        tail = await self._tail(streams)
+        tail = await self._whole_tail(streams)
         self._end, self._sure = tail.seq, True
         self.has_expired = self._positions.has_expired(tail)
         return await self._positions.held(streams, tail)
@@ -119,7 +140,7 @@ class NatsOnceWriter(NatsWriter):
                 done = self._find(await self._tail(streams), outgoing, done)
                 if done == len(batch):
                     break
-            done = await _Appender(self, streams, batch[done:]).append() + done
+            done += await self._append_behind(streams, batch[done:], is_contended=False)
         return []
 
     async def _tail(self, streams: Streams) -> StreamEnd:
@@ -146,25 +167,157 @@ class NatsOnceWriter(NatsWriter):
         rejections: list[Rejection] = []
         done, behind = self._copied[1], ""
         while not behind or done < len(batch):
-            tail = await self._tail(streams)
+            tail = await self._whole_tail(streams)
             self._end, self._sure = tail.seq, True
             if self._positions.behind(tail) != behind:
                 behind = self._positions.behind(tail)
                 more = {OWNER: self._positions.owner, BEHIND: behind}
                 batch, rejections = await self._prepare(streams, outgoing, lambda _: more)  # noqa: B023
             if done < len(batch):
-                done += await _Appender(self, streams, batch[done:]).append()
+                done += await self._append_behind(streams, batch[done:])
                 self._copied = (messages, done)
         self._copied = None
+        if batch:
+            await self._mark_rows(streams)
         return rejections
+
+    async def _mark_rows(self, streams: Streams) -> None:
+        """See that the stream still holds the last row that it has acknowledged."""
+        found = await message_at(self._sink, streams, self._end)
+        if found is not None and not found.headers.get(ID, "").endswith(f":{self._mark}"):
+            raise RetryableError(f"{self._where}: {_LOST}")
+        self.row_mark = mark_of(self._end, found)
+
+    async def _write_chunk(self, messages: Messages, mark: ChunkMark) -> WrittenChunk:
+        if not isinstance(self._claim, RunNotes):
+            raise FatalError(f"{self._where}: write_chunk before fence; report this as a defect")
+        streams = await self._connection.up()
+        notes = ChunkNotes.of(self._claim, self._sink, mark.name)
+        held = None
+        if self._chunk == mark.name or not mark.is_first:
+            held = await self._append_chunk(streams, notes, None)
+        if held is None:
+            refused = await self._refused(streams, messages)
+            if refused or not len(messages):
+                return WrittenChunk(None if refused else mark.text, refused)
+            self._chunk = mark.name
+            held = await self._append_chunk(streams, notes, KeptRows.new(messages, mark.text))
+        if held is None:
+            raise RetryableError(f"{self._where}: {_LOST}")
+        self._chunk, self.row_mark = None, held.mark
+        return WrittenChunk(held.text)
+
+    async def _refused(self, streams: Streams, messages: Messages) -> list[Rejection]:
+        """Return what of a chunk cannot be stored."""
+        outgoing = Outgoing(messages, self._sink.subject, self._where, self._memory.warned)
+        more = dict.fromkeys((OWNER, BEHIND, CHUNK), _LONGEST * 5) | self._longest()
+        if await self._takes(streams, messages):
+            stream = await streams.look(str(self._sink.stream))
+            if outgoing.surely_fits(more, room(stream, streams.client.payload_max)):
+                return []
+        return (await self._prepare(streams, outgoing, lambda _: more))[1]
+
+    async def _takes(self, streams: Streams, messages: Messages) -> bool:
+        """Return whether the stream takes every subject of these messages."""
+        try:
+            for name in messages.topics.dictionary.to_pylist():
+                if illegal(name, self._sink.subject):
+                    return False
+                await streams.of(name)
+        except JetStreamRefusal:
+            return False
+        return True
+
+    async def _append_chunk(
+        self, streams: Streams, notes: ChunkNotes, new: KeptRows | None
+    ) -> WrittenRows | None:
+        """Append what the stream lacks of a chunk; return what it holds then.
+
+        Others may append beside it, even rows of this chunk: they are looked for each time.
+
+        Args:
+            streams: of the connection.
+            notes: of the chunk.
+            new: taken if the stream holds no row; None: return None then.
+        """
+        rows, is_kept, is_gone = new, False, False
+        while True:
+            tail = await self._tail(streams)
+            self._end, self._sure = tail.seq, True
+            held = await notes.held(streams, tail.seq)
+            if held is not None and held.text is not None:
+                if is_kept:
+                    notes.finish(held)
+                return held
+            if held is not None and (rows is None or rows.reading != held.reading):
+                rows, is_kept = notes.rows(held.reading), True
+                if rows is None and not is_gone:
+                    rows, is_gone = new, True  # Another writer has just completed it.
+                    continue
+                if rows is None:
+                    log.warning("%s: rows of a chunk are not kept any more", self._where)
+                    rows, is_kept, held = new, False, None
+            if rows is None:
+                return None
+            count = 0 if held is None else held.count
+            if count < len(rows.messages):
+                notes.keep(rows, tail.seq, is_kept=is_kept)
+                is_kept, behind = True, self._positions.behind(tail)
+                held = await self._append_kept(streams, notes.chunk, rows, count, behind)
+            if held is not None and held.count == len(rows.messages):
+                held = replace(held, text=rows.text)
+                notes.finish(held)
+                return held
+
+    async def _append_kept(
+        self, streams: Streams, chunk: str, rows: KeptRows, count: int, behind: str
+    ) -> WrittenRows | None:
+        """Append rows from the one numbered ``count`` on; None if not all of them are stored."""
+        outgoing = Outgoing(rows.messages, self._sink.subject, self._where, self._memory.warned)
+        more = {OWNER: self._positions.owner, BEHIND: behind} | self._longest()
+        stream = await streams.of(outgoing.subject(count))
+        bytes_max = room(stream, streams.client.payload_max)
+        origin = f"{chunk} {rows.reading}"
+        batch = ChunkMessages(outgoing, count, self._sink, more, origin, bytes_max)
+        if await self._append_behind(streams, batch) < len(batch):
+            return None
+        return await written_up_to(self._sink, streams, self._end, rows.reading)
+
+    async def _append_behind(
+        self, streams: Streams, batch: OutgoingMessages, *, is_contended: bool = True
+    ) -> int:
+        """Append messages where the stream is known to end; return how many are stored."""
+        self._attempts += 1
+        self._mark = f"{self._sink.id}:{self._name}.{self._attempts}"
+        start, first_number = self._end, self._memory.numbers
+        self._memory.numbers += len(batch)
+        self.stands_at(None)
+        attempt = (streams, batch, start, first_number, self._mark)
+        stored = await Appender(self._sink, *attempt, is_contended=is_contended).append()
+        if stored == len(batch):
+            self.stands_at(start + stored)
+        return stored
+
+    async def _whole_tail(self, streams: Streams) -> StreamEnd:
+        """Return where the stream ends, behind a whole chunk if it ends with rows of one."""
+        tail = await self._tail(streams)
+        row = ChunkRow.of(tail.headers)
+        if row is None or row.is_last or not isinstance(self._claim, RunNotes):
+            return tail
+        notes = ChunkNotes(self._claim, self._sink, row.chunk)
+        await self._append_chunk(streams, notes, None)
+        return await self._tail(streams)
+
+    def _longest(self) -> dict[str, str]:
+        """Return the longest headers of the kind that an attempt adds."""
+        return {LAST_SEQ: _LONGEST, LAST_ID: f"{_LONGEST * 3}:{self._sink.id}"}
 
     async def _prepare(
         self, streams: Streams, outgoing: Outgoing, headers: Callable[[bytes], dict[str, str]]
     ) -> tuple[list[NatsMessage], list[Rejection]]:
         batch, rejections = [], []
         for index, event_id in enumerate(outgoing.messages.event_ids.to_pylist()):
-            more = headers(event_id)
-            more = more | {LAST_SEQ: _LONGEST, LAST_ID: f"{_LONGEST * 3}:{self._sink.id}"}
+            more = headers(event_id) | self._longest()
             try:
                 stream = await streams.of(outgoing.subject(index))
                 limit = room(stream, streams.client.payload_max)
@@ -196,16 +349,6 @@ class NatsOnceWriter(NatsWriter):
             f"stood at {self._end}; stop whatever else writes to it"
         )
 
-    def mark(self) -> str:
-        """Return what the ids of the next attempt end with."""
-        self._attempts += 1
-        return f"{self._sink.id}:{self._name}.{self._attempts}"
-
-    def numbers(self, count: int) -> int:
-        """Return the first of so many numbers that no message on this connection has yet."""
-        self._memory.numbers += count
-        return self._memory.numbers - count
-
     def stands_at(self, seq: int | None) -> None:
         """Take note of where the stream ends; None if that is not sure."""
         self._sure = seq is not None
@@ -219,123 +362,5 @@ class NatsOnceWriter(NatsWriter):
         return self._rows[1]
 
 
-class _Appender:
-    """Appends messages from where the writer knows the stream to end."""
-
-    def __init__(self, writer: NatsOnceWriter, streams: Streams, batch: list[NatsMessage]) -> None:
-        self._writer = writer
-        self._client = streams.client
-        self._batch = batch
-        self._start = writer._end  # noqa: SLF001 - a part of the writer
-        self._first_number = writer.numbers(len(batch))
-        self._patience_s = writer._sink.send_timeout_secs  # noqa: SLF001
-        self._where = writer._where  # noqa: SLF001
-        self._stored = 0
-        self._refusal: JetStreamRefusal | None = None
-        self._failure: DeltaForgeError | None = None
-
-    async def append(self) -> int:
-        """Return how many are stored; fewer than given if the rest has to be looked for.
-
-        Raises:
-            RetryableError, AccessError, FatalError: the first message cannot be stored.
-        """
-        self._client.on_reply = self._answered
-        suffix, last = self._writer.mark(), ""
-        self._writer.stands_at(None)
-        for index, message in enumerate(self._batch):
-            headers = dict(message.headers)
-            headers[ID] = f"{headers[ID].partition(':')[0]}:{suffix}"
-            headers[LAST_SEQ] = str(self._start + index)
-            headers[LAST_ID] = last
-            if not last:
-                # After a restart a server knows the last id only within the duplicate window.
-                del headers[LAST_ID]
-            last = headers[ID]
-            asked = not index or not (index + 1) % _ACKNOWLEDGED or index + 1 == len(self._batch)
-            await self._client.send(
-                self._first_number + index if asked else None,
-                message.subject,
-                headers,
-                message.payload,
-            )
-            if not await self._caught_up(index + 1, _IN_FLIGHT):
-                return self._stored
-        if await self._caught_up(len(self._batch), 0):
-            self._writer.stands_at(self._start + self._stored)
-        return self._stored
-
-    async def _caught_up(self, sent: int, distance: int) -> bool:
-        """Wait until all but ``distance`` messages are stored; say whether none was refused."""
-        while sent - self._stored > distance:
-            if self._failure is not None:
-                raise self._failure
-            if self._refusal is not None:
-                break
-            self._client.check()
-            if not await self._client.wait(self._patience_s):
-                raise RetryableError(
-                    f"{self._where}: {self._client.server} acknowledges nothing within "
-                    f"{self._patience_s} s (send_timeout_secs); check that it is up and that the "
-                    "stream has a leader"
-                )
-        if self._refusal is None:
-            return True
-        if not self._stored and self._refusal.code not in MOVED:
-            raise to_error(self._refusal, self._where)
-        return False
-
-    def _answered(self, number: int, answer: Any) -> None:
-        index = number - self._first_number
-        if not 0 <= index < len(self._batch):
-            return
-        if no_responders(answer):
-            text = "the stream takes no messages at present; has it a leader?"
-            self._failure = RetryableError(f"{self._where}: {text}")
-            return
-        reply = orjson.loads(answer.data)
-        if "error" in reply:
-            self._refusal = self._refusal or refusal_in(reply["error"])
-        elif reply["seq"] != self._start + index + 1 or reply.get("duplicate"):
-            self._refusal = JetStreamRefusal(
-                0, f"a message was stored at {reply['seq']}, not behind ours"
-            )
-        else:
-            self._stored = max(self._stored, index + 1)
-
-
 def _is(event_id: bytes, text: str) -> bool:
     return event_id.hex() == text.replace("-", "")
-
-
-class NatsRowMarks(NatsWriter):
-    """A connection of its own; see ``RowMarks``."""
-
-    def leave(self) -> str:
-        """Return what names the last message; see ``RowMarks``."""
-        return self._run(self._bounded(self._last(), "the end of the stream"))
-
-    def lost(self, marks: Collection[str]) -> set[str]:
-        """Return those whose message is another one by now; see ``RowMarks``.
-
-        One that has expired is not lost.
-        """
-        return {
-            mark
-            for mark in marks
-            if self._run(self._bounded(self._is_lost(mark), "a message of a snapshot"))
-        }
-
-    async def _last(self) -> str:
-        streams = await self._connection.up()
-        seq = (await streams.look(str(self._sink.stream))).last_seq
-        found = await message_at(self._sink, streams, seq)
-        return f"{seq} {'' if found is None else found.time}"
-
-    async def _is_lost(self, mark: str) -> bool:
-        streams = await self._connection.up()
-        seq, _, time = mark.partition(" ")
-        if int(seq) > (await streams.look(str(self._sink.stream))).last_seq:
-            return True
-        found = await message_at(self._sink, streams, int(seq))
-        return found is not None and found.time != time

@@ -21,6 +21,7 @@ KEY = "df-key"
 OWNER = "df-owner"
 POSITION = "df-position"
 BEHIND = "df-position-at"
+CHUNK = "df-chunk"
 
 _AT_ONCE = 1024
 _HEADERS_BYTES_MAX = 65_535
@@ -107,6 +108,22 @@ class Outgoing:
             _measure(headers, payload, bytes_max)
         return NatsMessage(subject, headers, payload)
 
+    def surely_fits(self, more: dict[str, str], bytes_max: int) -> bool:
+        """Return True if no message can be refused but for its subject; asked of whole columns."""
+        batch = self.messages
+        if batch.headers is not None:
+            return False
+        try:
+            keys = batch.keys.cast(pa.string())
+        except pa.ArrowInvalid:
+            return False
+        about = _ROOM + 4 * (_longest(keys) + sum(map(len, more.values())))
+        return (
+            about <= _HEADERS_BYTES_MAX
+            and about + _longest(batch.values) <= bytes_max
+            and not pc.any(pc.match_substring_regex(keys, r"[\r\n]")).as_py()
+        )
+
     def rejection(self, index: int, unfit: UnfitMessage) -> Rejection:
         """Return the rejection of a message that cannot be delivered."""
         kind, reason = unfit.args
@@ -114,7 +131,7 @@ class Outgoing:
 
     def _add(self, headers: dict[str, str], name: str, text: str) -> None:
         lower = name.lower()
-        if lower.startswith("nats-") or lower in (KEY, OWNER, POSITION, BEHIND):
+        if lower.startswith("nats-") or lower in (KEY, OWNER, POSITION, BEHIND, CHUNK):
             # Nats-Rollup, for one, would empty the stream.
             if name not in self.warned:
                 self.warned.add(name)
@@ -145,6 +162,11 @@ class Outgoing:
             None if batch.headers is None else batch.headers[these].to_pylist(),
             uuid_texts(batch.event_ids[these]).cast(pa.string()).to_pylist(),
         )
+
+
+def _longest(texts: pa.Array) -> int:
+    """Return how many bytes the longest text has."""
+    return pc.max(pc.binary_length(texts)).as_py() or 0
 
 
 def _measure(headers: dict[str, str], payload: bytes, bytes_max: int) -> None:

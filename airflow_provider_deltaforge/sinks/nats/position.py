@@ -5,6 +5,7 @@ stream holds the log. Rows of a snapshot have no position: they carry where the 
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.errors import FatalError
@@ -152,8 +153,10 @@ def position_text(position: SinkPosition) -> tuple[str, str]:
     return before, after
 
 
-async def message_at(sink: NatsSink, streams: Streams, seq: int) -> StreamMessage | None:
-    """Return a message of the sink's stream; None if it is gone.
+async def message_at(
+    sink: NatsSink, streams: Streams, seq: int, *, or_next: bool = False
+) -> StreamMessage | None:
+    """Return a message of the sink's stream, or the next one that is there; None if it is gone.
 
     Raises:
         RetryableError, AccessError, FatalError: as a write does.
@@ -161,8 +164,34 @@ async def message_at(sink: NatsSink, streams: Streams, seq: int) -> StreamMessag
     if not seq:
         return None
     try:
-        return await streams.client.message(str(sink.stream), seq, sink.send_timeout_secs)
+        name, timeout_s = str(sink.stream), sink.send_timeout_secs
+        return await streams.client.message(name, seq, timeout_s, or_next=or_next)
     except JetStreamRefusal as refusal:
         if refusal.code == JetStreamCode.MESSAGE_NOT_FOUND:
             return None
         raise to_error(refusal, f"nats sink {sink.id}") from refusal
+
+
+async def last_of(
+    sink: NatsSink,
+    streams: Streams,
+    first: int,
+    last: int,
+    is_ours: Callable[[dict[str, str]], bool],
+) -> StreamMessage | None:
+    """Return the last message of ours among ``first`` to ``last``, where ours are at the beginning.
+
+    Those that the stream has let go of are passed over.
+
+    Raises:
+        RetryableError, AccessError, FatalError: as a write does.
+    """
+    found = None
+    while first <= last:
+        middle = first if found is None else (first + last + 1) // 2
+        message = await message_at(sink, streams, middle, or_next=True)
+        if message is not None and message.seq <= last and is_ours(message.headers):
+            found, first = message, message.seq + 1
+        else:
+            last = middle - 1
+    return found

@@ -24,6 +24,7 @@ class NatsSink(Sink):
 
     destination_field: ClassVar[str] = "subject"
     key_field: ClassVar[str] = "key"
+    takes_chunks: ClassVar[bool] = True
 
     id: str = "nats"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
@@ -141,7 +142,7 @@ class NatsSink(Sink):
 
     def open_row_marks(self, pipeline: str) -> RowMarks:
         """Connect for marks of rows."""
-        marks: RowMarks = self._connected(f"{_FOLDER}.once:NatsRowMarks", pipeline, "nats")
+        marks: RowMarks = self._connected(f"{_FOLDER}.row_marks:NatsRowMarks", pipeline, "nats")
         return marks
 
     def open(self, pipeline: str) -> SinkWriter:

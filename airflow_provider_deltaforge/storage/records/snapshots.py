@@ -151,7 +151,7 @@ class Snapshots:
         kept = other.id if other is not None else None
         stale = [
             Delete(names.SNAPSHOTS, key)
-            for kind in ("plan", "begun", "done", "seam")
+            for kind in ("plan", "begun", "done", "seam", "notes")
             for key, _ in self._store.items(names.SNAPSHOTS, f"{self._prefix}{kind}/")
             if key.removeprefix(f"{self._prefix}{kind}/").split("/", 1)[0] != kept
         ]
@@ -231,6 +231,10 @@ class Snapshots:
             key.removeprefix(prefix): ChunkDone.from_stored(text, f"chunk {key}")
             for key, text in self._store.items(names.SNAPSHOTS, prefix)
         }
+
+    def notes_key(self, run_id: str, sink_id: str, name: str) -> str:
+        """Return the key of a note that a sink's writer keeps of a run."""
+        return f"{self._prefix}notes/{run_id}/{sink_id}/{name}"
 
     def end_seam(self, run_id: str, table: str, position: Mapping[str, Any]) -> Put:
         """Return the write that has all changes of a table delivered behind a position."""
