@@ -12,12 +12,15 @@ from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine import picky
 from tests.engine.exact_run import exact_run
 from tests.engine.scripted_run import NAME, kill
 from tests.engine.test_exactly_once import create
+from tests.sinks import nats_reader
+from tests.waiting import wait_for
 
 KILLS = (
     (CrashPoint.SNAPSHOT_STARTED, 1),
@@ -62,6 +65,35 @@ def test_wherever_a_copy_is_killed_each_row_comes_once(kind, request, tmp_path):
     assert run.judge(run.first_position()) == []
     done = Snapshots(run.store, NAME).done(Snapshots(run.store, NAME).current().id)
     assert [chunk.is_single_view for chunk in done.values()] == [True] * 3
+
+
+def test_a_copy_that_is_killed_in_the_middle_of_a_chunk_goes_on_with_its_rows(
+    nats_server, tmp_path
+):
+    """The stream stores message by message: it holds half of the second chunk."""
+    server = nats_server.dsn()
+    run = exact_run("nats", server, tmp_path, transactions=1200, rate=400, snapshot="initial")
+    nats_reader.change_stream(server, run.place.name, max_msgs=30, discard="new")
+    driver = run.start()
+    wait_for("a full stream", lambda: nats_reader.count(server, run.place.name) == 30)
+    wait_for("changes of the chunk's rows", lambda: "maximum messages" in troubles(run))
+    kill(driver.pid)
+    driver.wait()
+    nats_reader.change_stream(server, run.place.name, max_msgs=-1)
+
+    driver = run.start()
+    run.wait_delivered(driver)
+
+    assert run.stop(driver) == 0
+    copies = Counter(event.key for event in run.seen() if event.name is None)
+    assert copies == dict.fromkeys([("script.rows", key) for key in range(1, 61)], 1)
+    assert run.judge(run.first_position()) == []
+
+
+def troubles(run):
+    """Return why the copy does not go on."""
+    kept = run.store.items(names.SNAPSHOTS, f"{NAME}/trouble/")
+    return b"".join(text for _, text in kept).decode()
 
 
 LIVE_KILLS = (
