@@ -29,6 +29,7 @@ _PROTOCOLS = {
     "TLS": "SSL",
     "MUTUAL": "SSL",
     "LOCKED": "SASL_SSL",
+    "TOKENS": "SASL_SSL",
 }
 _MODULES = "org.apache.kafka.common.security"
 
@@ -36,7 +37,8 @@ _MODULES = "org.apache.kafka.common.security"
 @dataclass(frozen=True)
 class Strict:
     """``server`` takes ``df`` and ``guest`` with passwords, ``tls`` anybody over TLS, ``mutual``
-    asks for the certificate ``client``, and ``locked`` for SCRAM passwords, every two seconds."""
+    asks for the certificate ``client``, ``locked`` for SCRAM passwords, every two seconds, and
+    ``tokens`` for such of OAUTHBEARER, signed by nobody."""
 
     server: Server
     places: Mapping[str, str]
@@ -61,13 +63,13 @@ def start(directory: Path) -> Strict:
     accounts = f'username="df" password="{PASSWORD}" user_df="{PASSWORD}" user_guest="guest-s3cret"'
     keystores = {
         f"listener.name.{name}.ssl.keystore.{part}": text
-        for name in ("tls", "mutual", "locked")
+        for name in ("tls", "mutual", "locked", "tokens")
         for part, text in (("type", "PEM"), ("location", str(ours.both)))
     }
     settings = {
         "auto.create.topics.enable": "false",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:df;User:ANONYMOUS;User:app;User:CN=client",
+        "super.users": "User:df;User:ANONYMOUS;User:app;User:token;User:CN=client",
         "listeners": ",".join(listeners.values()),
         "advertised.listeners": ",".join(
             each for name, each in listeners.items() if name != "CONTROLLER"
@@ -82,6 +84,11 @@ def start(directory: Path) -> Strict:
             f"{_MODULES}.scram.ScramLoginModule required;"
         ),
         "listener.name.locked.scram-sha-512.connections.max.reauth.ms": "2000",
+        "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.tokens.oauthbearer.sasl.jaas.config": (
+            f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
+            'unsecuredLoginStringClaim_sub="broker";'
+        ),
         "listener.name.clients.plain.sasl.jaas.config": (
             f"{_MODULES}.plain.PlainLoginModule required {accounts};"
         ),

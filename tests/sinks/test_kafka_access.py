@@ -1,11 +1,14 @@
 """The Kafka sink against a broker with passwords, permissions and TLS."""
 
+import base64
+import json
 import time
 import uuid
 from contextlib import closing
 
 import confluent_kafka
 import pytest
+from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -45,6 +48,13 @@ PRODUCTION = {
     "queue.buffering.max.kbytes": "1048576",
 }
 """The settings of the documents' page for production, but for places and passwords."""
+MSK = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "AWS_MSK_IAM",
+    "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+    "sasl.client.callback.handler.class": ("software.amazon.msk.auth.iam.IAMClientCallbackHandler"),
+}
+"""The settings of the documents' page for Amazon MSK."""
 OF_GUEST = AclBindingFilter(
     ResourceType.ANY,
     None,
@@ -142,6 +152,61 @@ class TestPasswords:
         assert "s3cret" not in str(error) + caplog.text
         found = values_of(strict, topic)
         assert list(dict.fromkeys(found)) == [value(n) for n in range(written + 10)]
+
+
+class TestMsk:
+    """Amazon's login: its signer, and a broker that asks for tokens, though not for Amazon's."""
+
+    @pytest.fixture
+    def conf(self, strict, monkeypatch):
+        for name, text in (("ACCESS_KEY_ID", "AKIAPLANTED"), ("SECRET_ACCESS_KEY", "planted-s3")):
+            monkeypatch.setenv(f"AWS_{name}", text)
+        monkeypatch.setenv("AWS_REGION", "eu-north-1")
+        return {**MSK, "ssl.ca.location": str(strict.ours.certificate)}
+
+    def test_what_the_signer_makes_is_shown_to_the_broker(self, strict, conf, caplog):
+        place = strict.places["TOKENS"]
+
+        with pytest.raises(AccessError, match="invalid_token") as caught:
+            first_use(KafkaSink(brokers=place, topic="t", client_conf=conf))
+        assert "planted" not in str(caught.value) + caplog.text
+
+    def test_a_token_is_renewed_in_time(self, strict, conf, opened, monkeypatch):
+        made = []
+
+        def sign(region):
+            made.append(region)
+            until = time.time() + 2
+            return unsigned(until), int(until * 1000)
+
+        monkeypatch.setattr(MSKAuthTokenProvider, "generate_auth_token", sign)
+        topic = create(strict.server.dsn(), security=SECURITY)
+        writer = opened(strict.places["TOKENS"], conf)
+        until_written(writer, rows(topic, range(10)))
+        wait_until(lambda: len(made) > 1)
+        until_written(writer, rows(topic, range(10, 20)))
+
+        place = {"brokers": strict.places["TOKENS"], "topic": topic, "client_conf": conf}
+        with closing(KafkaSink(**place).open_reader("p")) as reader:  # Clients of other kinds.
+            held = [text for part in reader.read({topic}) for text in part.values.to_pylist()]
+        assert held == [value(n) for n in range(20)]
+        assert set(made) == {"eu-north-1"}
+
+    def test_no_credentials_are_an_access_error(self, strict, conf, monkeypatch, tmp_path):
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(f"AWS_{name}")
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+        with pytest.raises(AccessError, match="AWS gives no credentials"):
+            first_use(KafkaSink(brokers=strict.places["TOKENS"], topic="t", client_conf=conf))
+
+
+def unsigned(until):
+    """Return a token that the broker takes; it is signed by nobody."""
+    parts = {"alg": "none"}, {"sub": "token", "iat": time.time() - 1, "exp": until}
+    texts = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts)
+    return ".".join(text.rstrip("=") for text in texts) + "."
 
 
 def until_known(opened, place, conf, batch):

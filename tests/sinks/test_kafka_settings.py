@@ -1,8 +1,10 @@
 """What a document may say about a Kafka sink; no broker is needed."""
 
+import base64
 import pickle
 import re
 import sys
+import time
 
 import pytest
 from confluent_kafka import KafkaError, Producer
@@ -16,6 +18,8 @@ from airflow_provider_deltaforge.spec.load import load
 from tests.sinks.certificates import certified
 from tests.spec.documents import ENVIRONMENT, PIPELINES
 
+IAM = "software.amazon.msk.auth.iam.IAMLoginModule"
+MSK = {"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"}
 PRODUCTION = ("confluent", "durability", "latency", "mtls", "throughput")
 NOWHERE = "127.0.0.1:9"
 
@@ -123,7 +127,6 @@ def test_a_silent_connection_ends_before_its_messages_expire(conf, expected):
         ({"message.timeout.ms": "soon"}, "client_conf.message.timeout.ms"),
         ({"max.in.flight": 9}, "client_conf.max.in.flight"),
         ({"acks": 1, "enable.idempotence": True}, "client_conf.acks"),
-        ({"sasl.client.callback.handler.class": "X"}, "client_conf.sasl.client.callback"),
         ({"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN"}, "sasl.username"),
         ({"key.serializer": "X"}, "client_conf.key.serializer"),
     ],
@@ -138,8 +141,12 @@ def test_what_librdkafka_refuses_is_named_by_its_key(conf, named):
 @pytest.mark.parametrize(
     ("conf", "message"),
     [
-        ({"sasl.mechanism": "AWS_MSK_IAM"}, "client_conf.sasl.mechanism.*OAUTHBEARER"),
-        ({"sasl.jaas.config": "x required;"}, "client_conf.sasl.jaas.config.*OAUTHBEARER"),
+        ({"sasl.mechanism": "AWS_MSK_IAM"}, "needs security.protocol: SASL_SSL"),
+        ({**MSK, "sasl.jaas.config": "a.b.Module required;"}, "client_conf.sasl.jaas.config"),
+        ({**MSK, "sasl.jaas.config": f'{IAM} required awsStsRegion="x";'}, "awsStsRegion is not"),
+        ({**MSK, "sasl.client.callback.handler.class": "a.B"}, "callback.handler.class"),
+        ({"sasl.jaas.config": "x required;"}, "client_conf.sasl.jaas.config.*AWS_MSK_IAM alone"),
+        ({"sasl.client.callback.handler.class": "a.B"}, "handler.class.*AWS_MSK_IAM alone"),
         ({"transactional.id": "x"}, "client_conf.transactional.id"),
         ({"error_cb": "x"}, "client_conf.error_cb"),
         ({"delivery.report.only.error": "x"}, "client_conf.delivery.report.only.error"),
@@ -148,6 +155,54 @@ def test_what_librdkafka_refuses_is_named_by_its_key(conf, named):
 def test_what_cannot_work_is_refused_with_the_document(conf, message):
     with pytest.raises(ValidationError, match=message):
         sink(conf)
+
+
+class TestMsk:
+    """Amazon's login by IAM: what the Java client's settings mean to AWS's own signer."""
+
+    @pytest.fixture(autouse=True)
+    def credentials(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOFTHEDRIVER")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
+        profiles = "[shop]\naws_access_key_id = AKIAOFTHESHOP\naws_secret_access_key = planted\n"
+        (tmp_path / "profiles").write_text(profiles)
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "profiles"))
+        for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+            monkeypatch.delenv(name, raising=False)
+
+    def token(self, brokers, jaas=f"{IAM} required;"):
+        conf = {**MSK, "sasl.jaas.config": jaas}
+        made = producer_settings(KafkaSink(brokers=brokers, topic="t", client_conf=conf))
+        assert made["sasl.mechanism"] == "OAUTHBEARER"
+        assert not made.keys() & {"sasl.jaas.config", "sasl.client.callback.handler.class"}
+        text, until = made["oauth_cb"]("")
+        assert 800 < until - time.time() <= 900
+        return base64.urlsafe_b64decode(text + "==").decode()
+
+    @pytest.mark.parametrize(
+        ("brokers", "region"),
+        [
+            ("b-1.shop.abc.c2.kafka.us-east-1.amazonaws.com:9098", "us-east-1"),
+            ("boot-x.c1.kafka-serverless.ap-southeast-2.amazonaws.com:9098", "ap-southeast-2"),
+        ],
+    )
+    def test_the_region_is_the_brokers(self, brokers, region):
+        url = self.token(brokers)
+
+        assert url.startswith(f"https://kafka.{region}.amazonaws.com/?Action=kafka-cluster")
+        assert "AKIAOFTHEDRIVER" in url
+
+    def test_the_region_of_the_environment(self, monkeypatch):
+        with pytest.raises(SpecError, match="set AWS_REGION"):
+            self.token(NOWHERE)
+        monkeypatch.setenv("AWS_REGION", "eu-west-3")
+
+        assert "kafka.eu-west-3." in self.token(NOWHERE)
+
+    def test_a_profile(self, monkeypatch):
+        monkeypatch.setenv("AWS_REGION", "eu-west-3")
+
+        assert "AKIAOFTHESHOP" in self.token(NOWHERE, f'{IAM} required awsProfileName="shop";')
 
 
 def test_exactly_once_is_made_with_what_the_documents_say():

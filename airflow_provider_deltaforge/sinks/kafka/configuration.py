@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.sinks.kafka import msk
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,10 @@ def producer_settings(sink: KafkaSink, pipeline: str = "") -> dict[str, Any]:
         # one: the producer that gave them up would go on waiting at the old one.
         half_ms = int(expiry_s(sink) * 500)
         chosen["socket.timeout.ms"] = max(_SILENT_MS_MIN, min(half_ms, _SILENT_MS_MAX))
-    return {**chosen, **own}
+    settings = {**chosen, **own}
+    if msk.asks_for_msk(settings):
+        settings = msk.with_tokens(sink.id, sink.brokers, settings)
+    return settings
 
 
 def _of_transactions(sink: KafkaSink, pipeline: str, own: Mapping[str, Any]) -> dict[str, Any]:

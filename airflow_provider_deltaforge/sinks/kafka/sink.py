@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.kafka import msk
 from airflow_provider_deltaforge.sinks.kafka.topics import NewTopics
 from airflow_provider_deltaforge.sinks.reader_contract import SinkReader
 from airflow_provider_deltaforge.spec.choice import refusal
@@ -17,9 +18,9 @@ _OURS = re.compile(r"_cb$|^on_delivery$|^logger$|^delivery\.report\.only\.error$
 _IN_TRANSACTIONS = 16_000
 _ACKS = {"acks", "request.required.acks"}
 _ALL_REPLICAS = {"all", "-1"}
-_JAVA_ONLY = "is a setting of Kafka's Java client, which this sink does not use"
-_USE_OAUTH = (
-    "; for Amazon MSK use SCRAM, or sasl.mechanism OAUTHBEARER with sasl.oauthbearer.method: oidc"
+_JAVA_ONLY = (
+    "is a setting of Kafka's Java client, which this sink does not use; it is obeyed with "
+    f"sasl.mechanism: {msk.MECHANISM} alone"
 )
 
 
@@ -70,11 +71,13 @@ class KafkaSink(Sink):
     @field_validator("client_conf")
     @classmethod
     def _refuse_what_cannot_work(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        for key, item in value.items():
-            if key in {"sasl.mechanism", "sasl.mechanisms"} and item == "AWS_MSK_IAM":
-                raise ValueError(f"client_conf.{key}: AWS_MSK_IAM {_JAVA_ONLY}{_USE_OAUTH}")
-            if key == "sasl.jaas.config":
-                raise ValueError(f"client_conf.{key} {_JAVA_ONLY}{_USE_OAUTH}")
+        at_msk = msk.asks_for_msk(value)
+        if at_msk:
+            jaas = value.get(msk.JAAS)
+            msk.check_msk(value, jaas.get_secret_value() if isinstance(jaas, SecretStr) else jaas)
+        for key in value:
+            if key in (msk.JAAS, msk.HANDLER) and not at_msk:
+                raise ValueError(f"client_conf.{key} {_JAVA_ONLY}")
             if key == "transactional.id":
                 raise ValueError(f"client_conf.{key} belongs to the sink; remove it")
             if _OURS.search(key):

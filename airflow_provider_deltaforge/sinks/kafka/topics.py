@@ -13,7 +13,16 @@ from airflow_provider_deltaforge.sinks.kafka import error_codes
 from airflow_provider_deltaforge.spec.settings import Settings
 
 _ASK_S, _LOOK_S, _MAKE_S, _UNKNOWN_S, _PAUSE_S = 1.0, 0.5, 5.0, 5.0, 0.05
-_OF_CONNECTIONS = ("security.", "sasl.", "ssl.", "enable.ssl", "https.", "socket.", "broker.")
+_OF_CONNECTIONS = (
+    "security.",
+    "sasl.",
+    "ssl.",
+    "enable.ssl",
+    "https.",
+    "socket.",
+    "broker.",
+    "oauth_cb",
+)
 _SHOWN_MAX = 5
 
 
