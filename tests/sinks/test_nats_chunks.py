@@ -1,4 +1,4 @@
-"""Rows of a chunk in a stream: of one reading, each once, whoever appends them."""
+"""Rows of a chunk in a stream: of one view, each once, whoever appends them."""
 
 import threading
 import uuid
@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark
 from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.nats import NatsSink
+from airflow_provider_deltaforge.sinks.nats.chunk_rows import KeptRows
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.engine.in_process import InProcess
@@ -113,6 +114,21 @@ def test_a_chunk_that_was_interrupted_goes_on_with_the_rows_of_its_view(place):
     assert place.kept() == []
 
 
+def test_kept_rows_are_those_that_were_read():
+    rows = [("a.x", b"k", b"1"), ("a.y", None, b"2"), ("a.x", b"\xc3\xa9", None), ("a", b"", b"")]
+    headers = [None, [("h", "\u00e9"), ("i", "")], [], None]
+    read = messages(rows, headers).slice(1, 3)
+
+    kept = KeptRows.from_note("v", KeptRows("v", read, '{"gtid": "\u00e9"}').as_note())
+
+    assert kept.text == '{"gtid": "\u00e9"}'
+    assert kept.messages.same_as(read)
+    assert kept.messages.headers.equals(read.headers)
+    assert kept.messages.event_rows.to_pylist() == [1, 2, 3]
+    plain = KeptRows.new(messages(rows), "")
+    assert KeptRows.from_note("v", plain.as_note()).messages.headers is None
+
+
 def test_changes_are_behind_the_whole_chunk(place):
     place.open(is_copier=False).recover()
     place.interrupted(range(400))
@@ -168,7 +184,7 @@ def test_writers_of_many_chunks_side_by_side_write_each_row_once(place):
     assert sorted(place.read()) == list(range(6 * 400))
 
 
-def test_of_two_readings_at_once_the_stream_takes_one(place):
+def test_of_two_views_at_once_the_stream_takes_one(place):
     """As where an executor that was taken for lost goes on: both are of one epoch."""
     ended = []
 

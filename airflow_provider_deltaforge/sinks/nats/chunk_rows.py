@@ -2,7 +2,7 @@
 
 A kill may leave a part of a chunk there, and read again the table would show other rows. So before
 the first row is sent, all rows are kept in the state store, and whoever finds a part of them in the
-stream sends the rest of these. Each row names its chunk, the reading it is of, and its number. Rows
+stream sends the rest of these. Each row names its chunk, the view it is of, and its number. Rows
 are stored only right behind the message that they were sent behind, so those of a chunk lie in
 stretches, of which one begins wherever a note says so: how many a stream holds is found by halving.
 """
@@ -41,13 +41,13 @@ class ChunkRow:
 
     Attributes:
         chunk: names the copy's run and the chunk, as ``RUN/DIGEST``.
-        reading: names the view that the row was read from, and its chunk's other rows.
+        view: names the view that the row was read from, and its chunk's other rows.
         number: of the row in its chunk, from 0 on.
         count: how many rows the chunk has.
     """
 
     chunk: str
-    reading: str
+    view: str
     number: int
     count: int
 
@@ -56,8 +56,8 @@ class ChunkRow:
         """Return what a message says; None if it is no row of a chunk."""
         if headers is None or CHUNK not in headers:
             return None
-        chunk, reading, number, count = headers[CHUNK].split()
-        return cls(chunk, reading, int(number), int(count))
+        chunk, view, number, count = headers[CHUNK].split()
+        return cls(chunk, view, int(number), int(count))
 
     @property
     def is_last(self) -> bool:
@@ -67,15 +67,15 @@ class ChunkRow:
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """The rows of one reading of a chunk.
+    """The rows of one view of a chunk.
 
     Attributes:
-        reading: a name that no other reading has.
+        view: a name of their own, even if the same rows are read again.
         messages: all of them.
         text: of the chunk's mark.
     """
 
-    reading: str
+    view: str
     messages: Messages
     text: str
 
@@ -85,13 +85,13 @@ class KeptRows:
         return cls(secrets.token_hex(6), messages, text)
 
     @classmethod
-    def from_note(cls, reading: str, note: bytes) -> "KeptRows":
+    def from_note(cls, view: str, note: bytes) -> "KeptRows":
         """Read what ``as_note`` made."""
         with pa.ipc.open_stream(note) as stream:
             rows = stream.read_next_batch()
         columns: dict[str, Any] = {field.name: None for field in fields(Messages)}
         columns |= {name: rows.column(name) for name in rows.schema.names}
-        return cls(reading, Messages(**columns), rows.schema.metadata[_TEXT].decode())
+        return cls(view, Messages(**columns), rows.schema.metadata[_TEXT].decode())
 
     def as_note(self) -> bytes:
         """Return all of it, compressed."""
@@ -111,13 +111,13 @@ class WrittenRows:
     """How much of a chunk a stream holds.
 
     Attributes:
-        reading: whose rows.
+        view: whose rows they are.
         text: of the chunk's mark; None while rows are missing.
         count: how many rows.
         mark: names the last one, see ``RowMarks``.
     """
 
-    reading: str
+    view: str
     text: str | None
     count: int
     mark: str
@@ -126,7 +126,7 @@ class WrittenRows:
 class ChunkNotes:
     """What the state store keeps of one chunk on its way to one sink.
 
-    A note ``behind/SEQ/READING`` is stored before rows of a reading are sent behind that message.
+    A note ``behind/SEQ/VIEW`` is stored before rows of a view are sent behind that message.
     Two writers of one chunk may both do so: the stream takes the rows of one of them only.
 
     Args:
@@ -146,23 +146,23 @@ class ChunkNotes:
         digest = hashlib.blake2b(chunk.encode(), digest_size=8).hexdigest()
         return cls(notes, sink, f"{run}/{digest}")
 
-    def rows(self, reading: str) -> KeptRows | None:
-        """Return the rows of a reading; None if they are not kept any more."""
-        name = self._name("rows", reading)
+    def rows(self, view: str) -> KeptRows | None:
+        """Return the rows of a view; None if they are not kept any more."""
+        name = self._name("rows", view)
         note = self._notes.kept(self._run, name).get(name)
-        return None if note is None else KeptRows.from_note(reading, note)
+        return None if note is None else KeptRows.from_note(view, note)
 
     def keep(self, rows: KeptRows, seq: int, *, is_kept: bool) -> None:
         """Keep rows before they are sent, and where the first of them is sent: behind ``seq``.
 
         Args:
-            rows: of one reading.
+            rows: of one view.
             seq: where the stream ends.
             is_kept: they are kept already.
         """
-        kept: dict[str, bytes | None] = {self._name("behind", f"{seq:020d}", rows.reading): b""}
+        kept: dict[str, bytes | None] = {self._name("behind", f"{seq:020d}", rows.view): b""}
         if not is_kept:
-            kept[self._name("rows", rows.reading)] = rows.as_note()
+            kept[self._name("rows", rows.view)] = rows.as_note()
         self._notes.keep(self._run, kept)
 
     def finish(self, held: WrittenRows) -> None:
@@ -170,7 +170,7 @@ class ChunkNotes:
         known = self._notes.kept(self._run, f"{self._digest}/behind/")
         gone: dict[str, bytes | None] = dict.fromkeys(known)
         gone |= {self._name("rows", name.rpartition("/")[2]): None for name in known}
-        end = json.dumps([held.reading, held.text, held.count, held.mark]).encode()
+        end = json.dumps([held.view, held.text, held.count, held.mark]).encode()
         self._notes.keep(self._run, gone | {self._name("end"): end})
 
     async def held(self, streams: Streams, last_seq: int) -> WrittenRows | None:
@@ -190,16 +190,16 @@ class ChunkNotes:
             if await self._has_end(streams, last_seq, held):
                 return held
         for name in reversed(known):
-            _, _, seq, reading = name.split("/")
+            _, _, seq, view = name.split("/")
             found = await last_of(
                 self._sink,
                 streams,
                 int(seq) + 1,
                 last_seq,
-                partial(self._is_of, reading),
+                partial(self._is_of, view),
             )
             if found is not None:
-                return _written(found, reading)
+                return _written(found, view)
         return None
 
     async def _has_end(self, streams: Streams, last_seq: int, held: WrittenRows) -> bool:
@@ -208,9 +208,9 @@ class ChunkNotes:
         found = await message_at(self._sink, streams, int(seq))
         return int(seq) <= last_seq and (found is None or found.time == time)
 
-    def _is_of(self, reading: str, headers: dict[str, str]) -> bool:
+    def _is_of(self, view: str, headers: dict[str, str]) -> bool:
         row = ChunkRow.of(headers)
-        return row is not None and (row.chunk, row.reading) == (self.chunk, reading)
+        return row is not None and (row.chunk, row.view) == (self.chunk, view)
 
     def _name(self, *parts: str) -> str:
         return "/".join((self._digest, *parts))
@@ -224,7 +224,7 @@ class ChunkMessages:
         start: which of them is the first.
         sink: the description.
         more: further headers of each.
-        origin: the chunk and the reading, as the header of each names them.
+        origin: the chunk and the view, as the header of each names them.
         bytes_max: how long one may be.
     """
 
@@ -259,18 +259,18 @@ class ChunkMessages:
 
 
 async def written_up_to(
-    sink: NatsSink, streams: Streams, seq: int, reading: str
+    sink: NatsSink, streams: Streams, seq: int, view: str
 ) -> WrittenRows | None:
-    """Return how much of a reading a stream holds whose row at ``seq`` was just acknowledged.
+    """Return how much of a view a stream holds whose row at ``seq`` was just acknowledged.
 
     None if another message is there, or none: it has lost it, or let go of it.
     """
     found = await message_at(sink, streams, seq)
-    return None if found is None else _written(found, reading)
+    return None if found is None else _written(found, view)
 
 
-def _written(message: StreamMessage, reading: str) -> WrittenRows | None:
+def _written(message: StreamMessage, view: str) -> WrittenRows | None:
     row = ChunkRow.of(message.headers)
-    if row is None or row.reading != reading:
+    if row is None or row.view != view:
         return None
-    return WrittenRows(reading, None, row.number + 1, mark_of(message.seq, message))
+    return WrittenRows(view, None, row.number + 1, mark_of(message.seq, message))

@@ -249,10 +249,11 @@ class NatsOnceWriter(NatsWriter):
                 if is_kept:
                     notes.finish(held)
                 return held
-            if held is not None and (rows is None or rows.reading != held.reading):
-                rows, is_kept = notes.rows(held.reading), True
+            if held is not None and (rows is None or rows.view != held.view):
+                rows, is_kept = notes.rows(held.view), True
                 if rows is None and not is_gone:
-                    rows, is_gone = new, True  # Another writer has just completed it.
+                    # Another writer has just completed it.
+                    rows, is_kept, is_gone = new, False, True
                     continue
                 if rows is None:
                     log.warning("%s: rows of a chunk are not kept any more", self._where)
@@ -277,11 +278,11 @@ class NatsOnceWriter(NatsWriter):
         more = {OWNER: self._positions.owner, BEHIND: behind} | self._longest()
         stream = await streams.of(outgoing.subject(count))
         bytes_max = room(stream, streams.client.payload_max)
-        origin = f"{chunk} {rows.reading}"
+        origin = f"{chunk} {rows.view}"
         batch = ChunkMessages(outgoing, count, self._sink, more, origin, bytes_max)
         if await self._append_behind(streams, batch) < len(batch):
             return None
-        return await written_up_to(self._sink, streams, self._end, rows.reading)
+        return await written_up_to(self._sink, streams, self._end, rows.view)
 
     async def _append_behind(
         self, streams: Streams, batch: OutgoingMessages, *, is_contended: bool = True
