@@ -2,10 +2,14 @@
 
 import time
 
+import orjson
 import pytest
 
+from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
+from tests.engine.driving import Driving
 from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.engine.lagging import AWAY, at, delivered, end, pipeline, stood, whole
 from tests.engine.running import RunningLane
@@ -316,3 +320,98 @@ def test_a_request_that_comes_while_another_is_taken_is_kept():
     made.store.transact(gaps.granted(read))
     [left] = gaps.wishes()
     assert left.to == {"tx": 90}
+
+
+@pytest.mark.long
+def test_a_paused_pipeline_begins_when_it_is_resumed_and_goes_on_after_a_pause():
+    made = slow()
+    driving = Driving(made)
+    wait_until(lambda: at(made, "side") > 50)
+    made.want("paused")
+    wait_until(lambda: made.status()[0] == "paused")
+    rewind(made, "side", 10)
+    time.sleep(0.5)
+    assert last(made, "side") is None
+    made.log("side").hold()
+    made.want("running")
+    wait_until(lambda: last(made, "side") is not None)
+    made.want("paused")
+    wait_until(lambda: made.status()[0] == "paused")
+    assert last(made, "side").state == "running"
+    made.log("side").let_go()
+    made.want("running")
+    wait_until(lambda: is_done(made, "side"))
+    made.want("stopped")
+    driving.end()
+    seen = delivered(made, "side")
+    first = seen.index((11, 0), 101)
+    again = list(dict.fromkeys(seen[first:]))
+    assert again == [(tx, row) for tx in range(11, at(made, "side") + 1) for row in range(2)]
+    assert whole(made, "main", at(made, "main")) == []
+    assert len(delivered(made, "main")) == len(set(delivered(made, "main")))
+
+
+@pytest.mark.long
+def test_a_copy_that_runs_beside_waits_and_both_sinks_end_equal():
+    made = pipeline(keys=2000, optional=())
+    driving = Driving(made)
+    wait_until(lambda: at(made, "main") > 300)
+    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
+
+    def state():
+        return snapshots.request_state(made.store, made.name, "copy")
+
+    wait_until(lambda: state().rows > 0)
+    rewind(made, "side", 100)
+    wait_until(lambda: is_done(made, "side"))
+    wait_until(lambda: state().settled)
+    made.want("stopped")
+    driving.end()
+    finals = []
+    for sink in ("main", "side"):
+        rows = {}
+        for message in made.log(sink).messages():
+            event = orjson.loads(message.value)
+            rows[event["after"]["id"]] = (event["after"]["tx"], event["after"]["row"])
+        finals.append(rows)
+    assert finals[0] == finals[1]
+    assert at(made, "main") == at(made, "side")
+
+
+def test_two_sinks_are_given_the_log_again_at_different_times_through_a_restart():
+    made = slow()
+    made.begin_at(main=20, side=20)
+    made.log("side").hold()
+    rewind(made, "side", 5)
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "main") > 70)
+    made.log("main").latency_s = 0.3
+    rewind(made, "main", 30)
+    wait_until(lambda: last(made, "main") is not None)
+    end(made, running)
+    assert len(Rewinds(made.store, made.name).running()) == 2
+    made.log("main").latency_s = 0.0
+    made.log("side").let_go()
+    made.want("running")
+    running = RunningLane(made)
+    wait_until(lambda: is_done(made, "side") and is_done(made, "main"))
+    ends = end(made, running)
+    for sink, to, start in (("main", 30, 60), ("side", 5, 0)):
+        seen = delivered(made, sink)
+        again = seen[seen.index((to + 1, 0), start) :]
+        assert list(dict.fromkeys(again)) == [
+            (tx, row) for tx in range(to + 1, ends[sink] + 1) for row in range(2)
+        ], sink
+
+
+def test_a_copy_is_made_after_it_also_while_nothing_new_is_written():
+    made = pipeline(source="", transactions=200, optional=())
+    made.begin_at(main=200, side=200)
+    driving = Driving(made)
+    rewind(made, "side", 150)
+    wait_until(lambda: is_done(made, "side"))
+    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
+    wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
+    made.want("stopped")
+    driving.end()
+    assert snapshots.request_state(made.store, made.name, "copy").state == "done"

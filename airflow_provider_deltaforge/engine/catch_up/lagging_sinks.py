@@ -229,7 +229,7 @@ class LaggingSinks:
         del self._behind[name]
         self._shared.stats.show_rewind(name, None)
         self._shared.stats.policy = self.waited_for
-        self._skip_list.join(name, position)
+        self._skip_list.join(name, position, self.rejoin_point.at)
         self._shared.stats.set_status(name, "running")
         _log.info("sink %s has caught up, at %s", name, dict(position))
         reach(CrashPoint.SINK_JOINED)
@@ -345,7 +345,7 @@ class LaggingSinks:
         self._store([self._gaps.close(gap, position), put, *self._gaps.granted(wish)])
         reach(CrashPoint.SINK_RESUMED)
         del self._given_up[name]
-        self._skip_list.join(name, position)
+        self._skip_list.join(name, position, self.rejoin_point.at)
         self._shared.stats.set_status(name, "running")
         self._shared.stats.caught_up(name, position, None)
         _log.warning(

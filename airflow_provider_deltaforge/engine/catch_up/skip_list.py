@@ -54,10 +54,17 @@ class SkipList:
         self._ahead.pop(name, None)
         self._exact -= {name}  # No batch is cut where it joins again: what follows there it lacks.
 
-    def join(self, name: str, position: Position) -> None:
-        """Go on with a sink that holds everything up to a position."""
+    def join(self, name: str, position: Position, lane_at: Position | None = None) -> None:
+        """Go on with a sink that holds everything up to a position.
+
+        Args:
+            name: the sink.
+            position: its position.
+            lane_at: the lane's; if the sink is not ahead of that, it has nothing to skip.
+        """
         self._left.discard(name)
-        self._ahead[name] = position
+        if lane_at is None or not self._source.covers(lane_at, position):
+            self._ahead[name] = position
 
     def holders(self, position: Position | None) -> list[str]:
         """Return the sinks that hold a batch already."""

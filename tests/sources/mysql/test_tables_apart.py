@@ -1,8 +1,13 @@
 """One table stops and the others go on; tables appear and bring their rows."""
 
+import json
+
 import pytest
 
+from airflow_provider_deltaforge.control import rewind
 from airflow_provider_deltaforge.control.metrics import Observed, families
+from airflow_provider_deltaforge.control.rewind import RewindSelection
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 from tests.servers import sql
 from tests.sources.mysql.reading import fresh_database
 from tests.sources.mysql.table_run import TableRun
@@ -189,3 +194,31 @@ def test_a_partition_brings_rows_in(server, pipeline):
     changes = [event["ddl"] for event in run.events() if event.get("ddl")]
     assert changes[-2]["copies"] == [f"{NAME}.parts"]
     assert changes[-1]["lost"] == [f"{NAME}.parts"]
+
+
+@pytest.mark.long
+def test_the_log_is_delivered_again_over_what_stopped_a_table(server, pipeline):
+    run = pipeline().start()
+    begun = run.checkpoint()
+    run_sql(server, "INSERT INTO a VALUES (1, 10, 11)", "INSERT INTO b VALUES (1, 1)")
+    run.wait_row("b", {"id": 1, "x": 1})
+    unseen_change(server, run)
+    run.wait_row("b", {"id": 3, "x": 3})
+
+    def again():
+        """Return the rows of both tables that come again, from the beginning on."""
+        selection = RewindSelection(json.dumps(begun))
+        rewind.request(run.store, run.name, rewind.plan(run.store, run.name, selection), "me")
+        rewinds = Rewinds(run.store, run.name)
+        wait_for("the rewind", lambda: "out" in rewinds.all() and not rewinds.running())
+        assert rewinds.all()["out"].state == "done"
+        return [[after for _, after in run.rows(name)] for name in "ab"]
+
+    a, b = again()
+    assert b[-3:] == [{"id": number, "x": number} for number in (1, 2, 3)]
+    assert 2 not in [row["id"] for row in a]
+    assert f"{NAME}.a" in run.status().stopped_tables
+
+    assert run.ask(f"{NAME}.a").state == "done"
+    assert again()[1][-3:] == [{"id": number, "x": number} for number in (1, 2, 3)]
+    assert run.status().stopped_tables == {}
