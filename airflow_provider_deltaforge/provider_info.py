@@ -17,7 +17,10 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_modules("hooks.deltaforge")],
         "operators": [
             _modules(
-                *(f"operators.{name}" for name in ("control", "preflight", "verify", *_DRIVEN))
+                *(
+                    f"operators.{name}"
+                    for name in ("control", "preflight", "rewind", "verify", *_DRIVEN)
+                )
             ),
         ],
         "sensors": [_modules("sensors.deltaforge")],

@@ -16,6 +16,8 @@ from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 
 Condition = Mapping[str, Any]
 
@@ -143,6 +145,16 @@ def verified(since_ms: int = 0, *, incomplete: bool = False) -> Condition:
         incomplete: one that could not compare everything counts, too.
     """
     return {"kind": "verified", "since_ms": since_ms, "incomplete": incomplete}
+
+
+def rewound(sinks: Sequence[str], by: str) -> Condition:
+    """Return the condition that sinks have caught up after a rewind.
+
+    Args:
+        sinks: their ids.
+        by: who requested it; no other request has the same.
+    """
+    return {"kind": "rewound", "sinks": list(sinks), "by": by}
 
 
 def at_rest() -> Condition:
@@ -308,6 +320,34 @@ def _verified(asked: _Condition) -> ConditionResult:
     return ConditionResult.yes(words, {"id": found.id, "verdict": found.verdict})
 
 
+def _rewound(asked: _Condition) -> ConditionResult:
+    by, left = asked.condition["by"], []
+    # In this order: a request goes away with what begins the rewind.
+    wishes = Gaps(asked.store, asked.pipeline).wishes()
+    waiting = {wish.sink for wish in wishes if wish.wanted == "rewind" and wish.by == by}
+    rewinds = Rewinds(asked.store, asked.pipeline).all()
+    present = asked.status()
+    for sink in asked.condition["sinks"]:
+        rewind = rewinds.get(sink)
+        if sink in waiting:
+            left.append(f"{sink} has not begun")
+        elif rewind is None or rewind.by != by:
+            whose = "" if rewind is None else f"; its last rewind is of {rewind.by}: {rewind.state}"
+            return ConditionResult.never(
+                f"sink {sink}: the request was withdrawn, or gave way to another{whose}"
+            )
+        elif rewind.state == "running":
+            at = present.sinks[sink].position if sink in present.sinks else None
+            left.append(f"{sink} is at {dict(at or rewind.to)}")
+        elif rewind.state != "done":
+            return ConditionResult.never(f"sink {sink}: {rewind.state}: {rewind.reason}")
+    if left:
+        state = "" if present.status == "running" else f"; the pipeline is {present.words}"
+        return ConditionResult.not_yet(f"{', '.join(left)}{state}")
+    done = {sink: rewinds[sink].model_dump() for sink in asked.condition["sinks"]}
+    return ConditionResult.yes("the sinks have caught up", done)
+
+
 _KINDS: Mapping[str, Callable[[_Condition], ConditionResult]] = {
     "snapshot_finished": _snapshot_finished,
     "lag_below": _lag_below,
@@ -317,4 +357,5 @@ _KINDS: Mapping[str, Callable[[_Condition], ConditionResult]] = {
     "no_drift": _no_drift,
     "drift_seen": _drift_seen,
     "verified": _verified,
+    "rewound": _rewound,
 }

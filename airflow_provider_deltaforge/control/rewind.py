@@ -25,6 +25,7 @@ from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 _AGO = re.compile(r"((?:\d+\s*[a-z]+\s*)+)ago", re.IGNORECASE)
@@ -102,8 +103,19 @@ class RewindSelection:
     tables: Sequence[str] = field(default=())
 
 
-def plan(store: Store, name: str, selection: RewindSelection) -> RewindPlan:
+def plan(
+    store: Store,
+    name: str,
+    selection: RewindSelection,
+    environment: Mapping[str, str] | None = None,
+) -> RewindPlan:
     """Find the place in the log, and return what a rewind would do; nothing is changed.
+
+    Args:
+        store: the state store.
+        name: the pipeline.
+        selection: what to deliver again.
+        environment: the values of the document's variables; this process's own if None.
 
     Raises:
         SpecError: there is no such pipeline, sink, place or time.
@@ -111,7 +123,7 @@ def plan(store: Store, name: str, selection: RewindSelection) -> RewindPlan:
         RetryableError, AccessError: the source cannot be read.
     """
     existing(store, name)
-    pipeline = load(Control(store, name).document() or "")
+    pipeline = load(Control(store, name).document() or "", environment)
     source = pipeline.spec.source
     known = Checkpoints(store, name, source.id).load()
     ids = [sink.id for sink in pipeline.spec.sinks]
@@ -182,6 +194,28 @@ def request(store: Store, name: str, planned: RewindPlan, by: str) -> None:
     store.transact(
         [gaps.rewind(sink_id, planned.to, planned.tables, by) for sink_id in planned.sinks]
     )
+
+
+def is_taken(store: Store, name: str, by: str) -> bool:
+    """Return whether a request waits, or its rewind runs or is done."""
+    wishes = Gaps(store, name).wishes()
+    if any(wish.wanted == "rewind" and wish.by == by for wish in wishes):
+        return True
+    rewinds = Rewinds(store, name).all().values()
+    return any(rewind.by == by and rewind.state in ("running", "done") for rewind in rewinds)
+
+
+def withdraw(store: Store, name: str, by: str) -> None:
+    """Take back what was requested and has not begun.
+
+    Args:
+        store: the state store.
+        name: the pipeline.
+        by: who requested it, or how that begins.
+    """
+    gaps = Gaps(store, name)
+    mine = [wish for wish in gaps.wishes() if wish.wanted == "rewind" and wish.by.startswith(by)]
+    store.transact([write for wish in mine for write in gaps.granted(wish)])
 
 
 def time_in(text: str) -> int | None:
