@@ -126,7 +126,8 @@ class WrittenRows:
 class ChunkNotes:
     """What the state store keeps of one chunk on its way to one sink.
 
-    A note ``behind/SEQ/VIEW`` is stored before rows of a view are sent behind that message.
+    A note ``behind/SEQ/VIEW`` is stored before rows of a view are sent behind that message. If
+    another message is there by then, none of these can ever follow, and the next note replaces it.
     Two writers of one chunk may both do so: the stream takes the rows of one of them only.
 
     Args:
@@ -138,6 +139,7 @@ class ChunkNotes:
     def __init__(self, notes: RunNotes, sink: NatsSink, chunk: str) -> None:
         self._notes, self._sink, self.chunk = notes, sink, chunk
         self._run, _, self._digest = chunk.partition("/")
+        self._overtaken: list[str] = []
 
     @classmethod
     def of(cls, notes: RunNotes, sink: NatsSink, name: str) -> "ChunkNotes":
@@ -160,7 +162,10 @@ class ChunkNotes:
             seq: where the stream ends.
             is_kept: they are kept already.
         """
-        kept: dict[str, bytes | None] = {self._name("behind", f"{seq:020d}", rows.view): b""}
+        # Those of other views lead to their rows, which are to be forgotten in the end.
+        mine = [name for name in self._overtaken if name.endswith(f"/{rows.view}")]
+        kept: dict[str, bytes | None] = dict.fromkeys(mine)
+        kept[self._name("behind", f"{seq:020d}", rows.view)] = b""
         if not is_kept:
             kept[self._name("rows", rows.view)] = rows.as_note()
         self._notes.keep(self._run, kept)
@@ -189,6 +194,7 @@ class ChunkNotes:
             held = WrittenRows(*json.loads(end))
             if await self._has_end(streams, last_seq, held):
                 return held
+        self._overtaken = []
         for name in reversed(known):
             _, _, seq, view = name.split("/")
             found = await last_of(
@@ -200,6 +206,8 @@ class ChunkNotes:
             )
             if found is not None:
                 return _written(found, view)
+            if int(seq) < last_seq:
+                self._overtaken.append(name)
         return None
 
     async def _has_end(self, streams: Streams, last_seq: int, held: WrittenRows) -> bool:
