@@ -29,7 +29,7 @@ from airflow_provider_deltaforge.sources.turso.server_address import server_of
 from airflow_provider_deltaforge.sources.turso.tuning import TURSO_TUNING
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
-from tests.engine.scripted_run import kill
+from tests.engine.scripted_run import NAME, kill
 from tests.prove.unit import Case, Task, Unit
 from tests.servers import sqld
 from tests.servers.process import Server, ServerError
@@ -44,6 +44,7 @@ from tests.waiting import wait_for
 SEEDS = 5
 TRIGGERS = {"cdc_mode": "triggers", "auto_create_triggers": True}
 _DOCUMENT = PIPELINES / "seed_example_turso_kafka.yaml"
+_PROGRAM = Path(sys.executable).with_name("deltaforge")
 _SOURCE, _PORT = "turso-main", 8080
 _TABLES = (
     "CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, "
@@ -159,6 +160,33 @@ def _frozen(task: Task, server: Server) -> list[str]:
     code = run.stop(driver)
     run.shop.close()
     return [*run.verdict(start), *([f"the driver ended with {code}"] if code else [])]
+
+
+def _stopped(task: Task, server: Server) -> list[str]:
+    """Stop a driver whose server is frozen: in order, in the time that supervisors give it."""
+    run = ShopRun(task.home, mode="triggers", url=server.url)
+    run.begin()
+    run.shop.trade(5)
+    document, store = task.home / "shop.yaml", f"sqlite:///{task.home}/other.db"
+    document.write_text(run.document)
+    with (task.home / "run.log").open("wb") as log:
+        driver = subprocess.Popen(
+            [_PROGRAM, "run", str(document), "--local", "--api-addr", "off", "--store", store],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    name, source_id = NAME, run.source.id
+    checkpoints = Checkpoints(StoreLocation.from_dsn(store).create(), name, source_id)
+    wait_for("its beginning", checkpoints.load)
+    run.shop.trade(20)
+    server.pause()
+    time.sleep(1)
+    began = time.monotonic()
+    driver.terminate()
+    code, seconds = driver.wait(60), time.monotonic() - began
+    server.resume()
+    run.shop.close()
+    return [] if code == 0 else [f"ended with {code} after {seconds:.0f} s"]
 
 
 def _older(task: Task, server: Server) -> list[str]:
@@ -295,7 +323,7 @@ def _document(task: Task, _: Server) -> list[str]:
         shop.run(*_TABLES)
         with (task.home / "driver.log").open("wb") as log:
             driver = subprocess.Popen(
-                [Path(sys.executable).with_name("deltaforge"), *words],
+                [_PROGRAM, *words],
                 env={**os.environ, "KAFKA_BROKERS": brokers},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -322,6 +350,7 @@ def _stream(server: Server) -> HranaStream:
 _ATTACKS: dict[str, Callable[[Task, Server], list[str]]] = {
     "answers as recorded": _exchanges,
     "frozen": _frozen,
+    "stopped while frozen": _stopped,
     "older data": _older,
     "tokens": _tokens,
     "transaction taken away": _stolen,

@@ -5,6 +5,7 @@ import pytest
 from airflow_provider_deltaforge.plugins import SOURCES
 from airflow_provider_deltaforge.testing import ScriptedSource, SourceContract
 from tests.servers import sql
+from tests.servers.hrana import HranaFront
 from tests.sources.mysql.reading import fresh_database
 from tests.sources.mysql.reading import source_of as mysql_source
 from tests.sources.postgres.stream_reading import drop, execute, fresh
@@ -48,6 +49,25 @@ class TestTursoSource(SourceContract):
         start = source.head()
         for statement in TRANSACTIONS:
             writer.run(statement)
+        return start
+
+
+class TestTursoServerSource(SourceContract):
+    @pytest.fixture
+    def server(self, tmp_path):
+        with HranaFront(tmp_path / "shop.db") as front:
+            front.run(TABLE.replace("int", "INTEGER"))
+            yield front
+
+    @pytest.fixture
+    def source(self, server):
+        return turso_source(server.url, cdc_mode="triggers", auto_create_triggers=True)
+
+    @pytest.fixture
+    def start(self, source, server):
+        start = source.head()
+        for statement in TRANSACTIONS:
+            server.run(statement)
         return start
 
 

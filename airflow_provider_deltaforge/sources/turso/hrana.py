@@ -6,9 +6,11 @@ wait; docs/decisions/turso_network.md has the reasons.
 """
 
 import base64
+import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any
 
 import orjson
@@ -25,7 +27,7 @@ from airflow_provider_deltaforge.sources.turso.server_address import ServerAddre
 from airflow_provider_deltaforge.sources.turso.tuning import TursoTuning
 
 _IDLE_S = 30.0
-_CLOSE_S = 2.0
+_SHORT_S = 2.0
 _ANSWER_MAX = 65_536
 _IN_TRANSACTION = {"type": "not", "cond": {"type": "is_autocommit"}}
 
@@ -73,6 +75,7 @@ class HranaStream:
 
     Attributes:
         in_transaction: statements run in the transaction that is open, or not at all.
+        answer_s: how long the server may be silent.
         opened: how many connections were.
     """
 
@@ -91,6 +94,7 @@ class HranaStream:
             )
         self.address = address
         self.in_transaction = False
+        self.answer_s = tuning.answer_s
         self.opened = 0
         self._large: set[str] = set()
         self._core: Any = httpcore
@@ -99,14 +103,14 @@ class HranaStream:
         self._at = address
         self._baton: str | None = None
         tls = ssl.create_default_context() if address.scheme == "https" else None
+        network: Any = _Network(httpcore)  # It has the method of a backend that is used.
+        self._network = network
         self._pool: Any = httpcore.ConnectionPool(
-            ssl_context=tls, max_connections=1, keepalive_expiry=_IDLE_S
+            ssl_context=tls,
+            max_connections=1,
+            keepalive_expiry=_IDLE_S,
+            network_backend=network,
         )
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the server keeps the connection for us."""
-        return self._baton is not None
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> _Rows:
         """Run one statement and return its rows; an infinite number comes as NaN.
@@ -205,6 +209,11 @@ class HranaStream:
         finally:
             response.close()
 
+    def hurry(self) -> None:
+        """Break off what is under way, and wait only a moment from now on; by any thread."""
+        self.answer_s = min(self.answer_s, _SHORT_S)
+        self._network.cut()
+
     def close(self) -> None:
         """Let go of the server, which rolls back what is not committed. Safe to call twice."""
         baton, self._baton = self._baton, None
@@ -212,11 +221,12 @@ class HranaStream:
         if baton is not None:
             content = orjson.dumps({"baton": baton, "requests": [{"type": "close"}]})
             with suppress(DeltaForgeError):  # It forgets streams that nobody uses.
-                self._send(b"POST", "/v3/pipeline", content, _CLOSE_S).close()
+                self._send(b"POST", "/v3/pipeline", content, _SHORT_S).close()
         self._at = self.address
         self._pool.close()
+        self._network.forget()
 
-    def _send(self, method: bytes, path: str, content: bytes, answer_s: float = 0.0) -> Any:
+    def _send(self, method: bytes, path: str, content: bytes, longest_s: float = inf) -> Any:
         """Send one request; return its answer, whose body is still to be read."""
         at = self._at
         headers = [
@@ -227,8 +237,9 @@ class HranaStream:
         ]
         if self._token is not None:
             headers.append((b"Authorization", b"Bearer " + self._token.encode()))
-        wait_s = answer_s or self._tuning.answer_s
-        waits = {"connect": self._tuning.connect_s, "read": wait_s, "write": wait_s, "pool": wait_s}
+        wait_s = min(self.answer_s, longest_s)
+        connect_s = min(self._tuning.connect_s, wait_s)
+        waits = {"connect": connect_s, "read": wait_s, "write": wait_s, "pool": wait_s}
         url = self._core.URL(
             scheme=at.scheme.encode(),
             host=at.host.encode(),
@@ -358,11 +369,40 @@ class HranaStream:
                 "source.url should begin with http://"
             )
         if isinstance(error, self._core.ConnectTimeout):
-            return RetryableError(f"{at} is not connected to within {self._tuning.connect_s:g} s")
+            return RetryableError(f"{at} is not connected to in time")
         if isinstance(error, self._core.TimeoutException):
-            return RetryableError(f"{at} does not answer within {self._tuning.answer_s:g} s")
+            return RetryableError(f"{at} does not answer within {self.answer_s:g} s")
         text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         return RetryableError(f"{at}: {text}; check that it is up and reachable")
+
+
+class _Network:
+    """Opens connections that another thread can break."""
+
+    def __init__(self, core: Any) -> None:
+        self._backend = core.SyncBackend()
+        self._socket: socket.socket | None = None
+
+    def connect_tcp(self, host: str, port: int, **more: Any) -> Any:
+        """Connect; the client calls this."""
+        stream = self._backend.connect_tcp(host, port, **more)
+        self.forget()
+        # TLS takes the first handle away; this one leads to the same connection.
+        self._socket = stream.get_extra_info("socket").dup()
+        return stream
+
+    def cut(self) -> None:
+        """Break the connection, whoever waits for it."""
+        handle = self._socket
+        if handle is not None:
+            with suppress(OSError):
+                handle.shutdown(socket.SHUT_RDWR)
+
+    def forget(self) -> None:
+        """Close our handle. Safe to call twice."""
+        handle, self._socket = self._socket, None
+        if handle is not None:
+            handle.close()
 
 
 def _argument(value: Any) -> dict[str, Any]:

@@ -65,19 +65,22 @@ class ServerDatabase(Database):
             }
         return {name: text for name, text in about.items() if text}
 
+    def hurry(self) -> None:
+        """Break off what is under way, and wait only a moment for each statement from now on."""
+        self._stream.hurry()
+
     def close(self) -> None:
         """Close the stream. Safe to call twice; the next statement opens another."""
         with self._lock:
             self._stream.close()
 
     def _run(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        stream = self._stream
-        if stream.in_transaction or not stream.is_open:
-            return stream.run(sql, values)
         try:
-            return stream.run(sql, values)
+            return self._stream.run(sql, values)
         except StreamLostError:
-            return stream.run(sql, values)  # Servers forget streams that were idle for long.
+            if self._stream.in_transaction:
+                raise
+            return self._stream.run(sql, values)  # Servers forget streams that were idle for long.
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:

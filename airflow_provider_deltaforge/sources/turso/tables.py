@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 DB = "main"
 
-_SYSTEM = ("sqlite_", "_df_", "_litestream", "_turso", "__turso")
+_SYSTEM = ("sqlite_", "libsql_", "_df_", "_litestream", "_turso", "__turso")
 ROWID_NAMES = ("rowid", "_rowid_", "oid")
 
 

@@ -119,6 +119,7 @@ class TriggerReader(FileReader):
 
     def close(self) -> None:
         """Delete what is delivered, and let go of the file. Safe to call twice."""
+        self._database.hurry()
         with suppress(DeltaForgeError):  # What stays is deleted by the next reader.
             self._clean()
         super().close()

@@ -152,9 +152,7 @@ class TestModes:
 class TestOlderServer:
     """A server that was set back is noticed, also once it has counted past our place."""
 
-    @pytest.mark.parametrize(
-        ("later", "restarted"), [(0, False), (2, False), (4, False), (1, True), (4, True)]
-    )
+    @pytest.mark.parametrize(("later", "restarted"), [(0, False), (2, False), (1, True), (4, True)])
     def test_triggers(self, path, front, opened, later, restarted):
         reader = opened()
         front.run("INSERT INTO orders VALUES (1, 'tea', 2)")
