@@ -33,6 +33,8 @@ class RewindRequest(BaseModel):
     tables: list[str] = []
     confirm: str = ""
     """The pipeline's name once more; without it the answer says what would be done."""
+    dry_run: bool = False
+    """Only answer what would be done, with 200."""
 
 
 def routes(context: ApiContext) -> APIRouter:
@@ -111,29 +113,30 @@ def _add_sinks(router: APIRouter, context: ApiContext) -> None:
 
     def rewound(
         name: str, sink: str | None, asked: RewindRequest, caller: Caller
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | JSONResponse:
         context.require_servers()
         with context.open_store() as store:
             require_pipeline(store, name)
             selection = RewindSelection(asked.to, sink, tuple(asked.tables))
             planned = rewind.plan(store, name, selection)
+            answer = {**planned.as_dict(), "summary": redacted(planned.summary)}
+            if asked.dry_run:
+                return JSONResponse(answer)
             if asked.confirm != name:
                 message = f'{planned.summary}; if that is meant, add "confirm": "{name}"'
                 raise ApiError(400, "NOT_CONFIRMED", redacted(message))
             rewind.request(store, name, planned, f"rest: {caller}")
-        return planned.as_dict()
+        return answer
 
     @router.post("/pipelines/{name}/rewind", tags=["sinks"], status_code=202)
-    def rewind_sinks(
-        name: str, asked: RewindRequest, caller: Caller = may_operate
-    ) -> dict[str, Any]:
+    def rewind_sinks(name: str, asked: RewindRequest, caller: Caller = may_operate) -> Any:
         """Deliver the source's log again to every sink, from a place or time on."""
         return rewound(name, None, asked, caller)
 
     @router.post("/pipelines/{name}/sinks/{sink_id}/rewind", tags=["sinks"], status_code=202)
     def rewind_sink(
         name: str, sink_id: str, asked: RewindRequest, caller: Caller = may_operate
-    ) -> dict[str, Any]:
+    ) -> Any:
         """Deliver the source's log again to one sink, from a place or time on."""
         return rewound(name, sink_id, asked, caller)
 

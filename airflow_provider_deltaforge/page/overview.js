@@ -8,6 +8,7 @@ import { ago, bytes, milliseconds, moment, number, position, rate, since } from 
 import { supervisorOf } from "./owner.js";
 import { Confirm } from "./actions.js";
 import { Answered, Command, Figure, Grid, Muted, NEEDS_ATTENTION, Pairs, Section, ShowMore, Stack, Status, Words } from "./parts.js";
+import { Rewinds } from "./rewinds.js";
 import { InitialCopy } from "./snapshots.js";
 
 const HISTORY_EVERY_MS = 10000;
@@ -148,6 +149,7 @@ export const Overview = ({ perSecond, pipeline, refresh }) => {
     ops.snapshot && h(InitialCopy, { copy: ops.snapshot, status }),
     h(History, { name }),
     h(Sinks, { pipeline, refresh }),
+    h(Rewinds, { pipeline }),
     h(Tables, { ops }),
     h(Driver, { pipeline }));
 };

@@ -4,6 +4,7 @@ import { h, Fragment, useState } from "./react.js";
 import { Alert, Button, Checkbox, Code, Dialog, Input } from "./kit.js";
 import { pipelinePath, useAnswer, useChange, useClient } from "./client.js";
 import { ago, bytes, duration, number, plural } from "./format.js";
+import { askerOf } from "./owner.js";
 import { Answered, Bar, Field, Grid, Muted, Refusal, Row, Section, ShowMore, Stack } from "./parts.js";
 
 const TABLES_SHOWN = 12;
@@ -49,9 +50,6 @@ export const InitialCopy = ({ copy, status }) => {
 };
 
 const what = ({ repairs, tables, where }) => (repairs ? `rows that verification ${repairs} found to differ` : `${tables.length ? tables.join(", ") : "all tables"}${where ? ` where ${where}` : ""}`);
-
-// Of a task of Airflow the DAG; the run is in the request's name.
-const askerOf = (by) => (by.startsWith("airflow:") ? `DAG ${by.slice("airflow:".length).split("/")[0]}` : by);
 
 const progressOf = ({ copied: tables, state }) => {
   const sums = Object.values(tables ?? {}).reduce(

@@ -45,8 +45,8 @@ _ELSEWHERE = Elsewhere(
     "run; change the DAG's document, or send this to a `deltaforge serve`",
     starts="`deltaforge run`, `deltaforge serve` or its DAG starts it",
     servers="Airflow's API server reaches no source or sink and has none of their secrets; the "
-    "task `preflight` of the pipeline's DAG does, and so do `deltaforge preflight` and "
-    "`deltaforge schemas` where drivers run",
+    "task `preflight` of the pipeline's DAG does, a `DeltaForgeRewindOperator` delivers the log "
+    "again, and `deltaforge preflight`, `schemas` and `rewind` do where drivers run",
 )
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 

@@ -86,6 +86,10 @@ def test_the_log_is_delivered_again_once_that_is_confirmed(rest, orders, server)
     answer = rest.post(f"{orders}/rewind", json={"to": "4"})
     assert (answer.status_code, answer.json()["code"]) == (400, "NOT_CONFIRMED")
     assert "every change behind {'tx': 4}" in answer.json()["message"]
+    answer = rest.post(f"{orders}/rewind", json={"to": "4", "dry_run": True})
+    assert (answer.status_code, answer.json()["to"]) == (200, {"tx": 4})
+    assert "every change behind {'tx': 4}" in answer.json()["summary"]
+    assert Gaps(server.store, "orders").wishes() == []
     asked = {"to": "4", "tables": ["script.rows"], "confirm": "orders"}
     answer = rest.post(f"{orders}/sinks/files/rewind", json=asked)
     assert (answer.status_code, answer.json()["sinks"]) == (202, {"files": {"tx": 9}})

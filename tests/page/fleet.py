@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control, Progress, heartbeat
 from airflow_provider_deltaforge.storage.records.data_drift import (
     ColumnDrift,
@@ -17,12 +18,14 @@ from airflow_provider_deltaforge.storage.records.data_drift import (
     TableDataDrift,
 )
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.history import History, MinuteSample
 from airflow_provider_deltaforge.storage.records.requests import (
     SnapshotRequest,
     SnapshotResults,
     result_of,
 )
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 from airflow_provider_deltaforge.storage.records.sensing import (
     Evolution,
     SensedTable,
@@ -69,6 +72,7 @@ def fill(store, owner=OWNER, *, hostile=True):
     orders.says("running", events=1_284_300, lag_ms=41, tables=_TABLES, sinks=_sinks("running"))
     _add_schemas(store, "acme", "orders-db")
     _add_history(store, "orders")
+    _add_rewinds(store, "orders", "airflow:refill/again/r1/-1#9f")
     _add_copies(store, "orders", finished=True)
     _add_verification(store, "orders", ['{"id":4711}', '{"id":4712}'])
     for number, customer in enumerate([4711, 4711, 208]):
@@ -101,6 +105,7 @@ def _visitors(store, owner):
     store.transact([TableRecords(store, "visitors").stop(f"shop.{HOSTILE[1]}", HOSTILE[0], 1)])
     _add_structure(store, "visitors", "acme", HOSTILE, HOSTILE)
     _add_verification(store, "visitors", HOSTILE)
+    _add_rewinds(store, "visitors", HOSTILE[0])
     for text in HOSTILE:
         _set_aside(store, "visitors", text, {text: text}, "kafka", text)
     return visitors
@@ -194,6 +199,15 @@ def _sinks(status):
             checkpoint_ms=_ago_ms(9),
         ),
     }
+
+
+def _add_rewinds(store, name, by):
+    """Write a rewind that runs, and one that is requested, of the sinks that it has."""
+    checkpoints = Checkpoints(store, name, f"{name}-db")
+    rewinds, to = Rewinds(store, name), {"file": "binlog.000040", "pos": 4}
+    begun = rewinds.begin("search", to, {"pos": 9}, ["shop.orders"], by)
+    asked = Gaps(store, name).rewind("kafka", {"file": HOSTILE[1], "pos": 4}, (), by)
+    store.transact([rewinds.put(begun), asked, checkpoints.put("files", {"tx": 90})])
 
 
 def _ago_ms(seconds):

@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.api.page import FILES, HEADERS
 from airflow_provider_deltaforge.api.server import serving
 from airflow_provider_deltaforge.control import tokens
 from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.page.browser import PHONE, opened
 from tests.page.fleet import HOSTILE
 from tests.waiting import wait_until
@@ -103,7 +104,8 @@ def test_what_the_server_cannot_do_is_not_offered(served, browser):
         assert page.get_by_role("button", name="New pipeline…").count() == 0
         page.get_by_role("link", name="payments", exact=True).click()
         page.get_by_role("button", name="Delete…").wait_for()
-        for name in ("Start", "Test…"):
+        page.get_by_text("A task of DeltaForgeRewindOperator does it").wait_for()
+        for name in ("Start", "Test…", "To files…"):
             assert page.get_by_role("button", name=name).count() == 0
 
 
@@ -174,6 +176,27 @@ def test_a_pipeline_shows_its_history_schemas_and_copies(enter):
     ]
     page.get_by_role("tab", name="Structure").click()
     page.get_by_text("spec.schema_sensing.enabled").first.wait_for()
+
+
+def test_the_log_is_delivered_again_once_its_place_was_found(served, enter):
+    page = enter("?pipeline=orders")
+    rewinds = page.get_by_role("table", name="Rewinds")
+    running = rewinds.locator("tbody tr").filter(has_text="search")
+    for text in ("running", "binlog.000040", "shop.orders", "8.4 s behind", "DAG refill"):
+        running.get_by_text(text).first.wait_for()
+    rewinds.locator("tbody tr").filter(has_text="requested").wait_for()
+    page.get_by_role("button", name="To every sink…").click()
+    page.get_by_label("From").fill("soon")
+    page.get_by_role("button", name="Find the place").click()
+    page.get_by_text("no number of a transaction").wait_for()
+    page.get_by_label("From").fill("40")
+    page.get_by_role("button", name="Find the place").click()
+    page.get_by_text("files: every change behind {'tx': 40} is delivered again").wait_for()
+    assert not any(wish.sink == "files" for wish in Gaps(served.store, "orders").wishes())
+    page.get_by_role("button", name="Deliver it again").click()
+    page.get_by_role("dialog").wait_for(state="hidden")
+    [wish] = [wish for wish in Gaps(served.store, "orders").wishes() if wish.sink == "files"]
+    assert (wish.to, wish.by) == ({"tx": 40}, "rest: token admin")
 
 
 def test_names_and_values_are_text_on_a_phone_in_the_dark(served, browser):
