@@ -31,6 +31,11 @@ def test_only_what_the_slot_holds_has_a_place(postgres_server: Server) -> None:
     assert source.covers(here, place)
     assert not source.covers(begin, place)
     assert source.place_at(here["lsn"])["lsn"] == here["lsn"]
+    # Exactly at a commit, that is not delivered again.
+    behind = postgres.rows(source, place, source.head())
+    [second_ms] = [event["ts_ms"] for event in behind]
+    assert not source.covers(place, source.place_at_time(second_ms))
+    assert source.place_at_time(second_ms - 1) == place
     with pytest.raises(PositionLostError, match="the first change was committed at"):
         source.place_at_time(before_ms)
     with pytest.raises(PositionLostError, match="lies before that: a server sends nothing"):
