@@ -364,7 +364,7 @@ def _steps(front: HranaFront, stream: Stream, batch: Any) -> list[tuple[Any, Any
     """Return rows or error of each step; neither for one that was left out."""
     done: list[tuple[Any, Any]] = []
     for step in batch["steps"]:
-        if not _holds(step.get("condition"), stream):
+        if not _holds(step.get("condition"), stream, done):
             done.append((None, None))
             continue
         try:
@@ -378,11 +378,15 @@ def _steps(front: HranaFront, stream: Stream, batch: Any) -> list[tuple[Any, Any
     return done
 
 
-def _holds(condition: Any, stream: Stream) -> bool:
+def _holds(condition: Any, stream: Stream, done: list[tuple[Any, Any]]) -> bool:
     if condition is None:
         return True
     if condition["type"] == "not":
-        return not _holds(condition["cond"], stream)
+        return not _holds(condition["cond"], stream, done)
+    if condition["type"] == "and":
+        return all(_holds(each, stream, done) for each in condition["conds"])
+    if condition["type"] == "ok":
+        return done[condition["step"]][0] is not None
     assert condition == {"type": "is_autocommit"}
     return not stream.in_transaction
 

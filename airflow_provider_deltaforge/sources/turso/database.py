@@ -23,6 +23,11 @@ class Database(ABC):
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""
 
+    def run_all(self, statements: Sequence[str]) -> None:
+        """Run statements of the open transaction, until one fails."""
+        for statement in statements:
+            self.rows(statement)
+
     def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Return the first value of the first row, or None."""
         rows = self.rows(sql, values)
@@ -33,8 +38,12 @@ class Database(ABC):
         """Read everything inside from one committed state."""
 
     @abstractmethod
-    def writing(self) -> AbstractContextManager[None]:
-        """Commit everything done inside, or nothing."""
+    def writing(self, *, brief: bool = False) -> AbstractContextManager[None]:
+        """Commit everything done inside, or nothing.
+
+        Args:
+            brief: what is done can be done later: a server that is silent is not waited for.
+        """
 
     @abstractmethod
     def about(self) -> dict[str, Any]:

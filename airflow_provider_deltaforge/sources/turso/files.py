@@ -185,8 +185,9 @@ class FileDatabase(Database):
         """Read everything inside from one committed state."""
         return self._transaction("BEGIN")
 
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self, *, brief: bool = False) -> AbstractContextManager[None]:
         """Commit everything done inside, or nothing."""
+        del brief  # Who has the file is waited for.
         return self._transaction("BEGIN IMMEDIATE")
 
     @contextmanager

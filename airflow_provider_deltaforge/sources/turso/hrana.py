@@ -6,10 +6,8 @@ wait; docs/decisions/turso_network.md has the reasons.
 """
 
 import base64
-import socket
-import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -20,16 +18,16 @@ from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
     FatalError,
     RetryableError,
-    SpecError,
     WrongServerError,
 )
 from airflow_provider_deltaforge.sources.turso.server_address import ServerAddress, server_of
+from airflow_provider_deltaforge.sources.turso.server_http import SHORT_S, ServerHttp
 from airflow_provider_deltaforge.sources.turso.tuning import TursoTuning
 
-_IDLE_S = 30.0
-_SHORT_S = 2.0
-_ANSWER_MAX = 65_536
 _IN_TRANSACTION = {"type": "not", "cond": {"type": "is_autocommit"}}
+
+_STEPS = 100
+"""Statements in one request."""
 
 _MAY_NOT = "give source.auth_token the right to do that; for triggers, the right to write"
 
@@ -75,42 +73,20 @@ class HranaStream:
 
     Attributes:
         in_transaction: statements run in the transaction that is open, or not at all.
-        answer_s: how long the server may be silent.
+        longest_s: how long the server may be silent, if that is less than usual.
         opened: how many connections were.
     """
 
     def __init__(self, address: ServerAddress, token: str | None, tuning: TursoTuning) -> None:
-        try:
-            import httpcore
-        except ImportError as error:
-            raise FatalError(
-                "the client of servers is not installed; pip install "
-                "'airflow-provider-deltaforge[turso]'"
-            ) from error
-        if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-            raise SpecError(
-                "source.auth_token: it is empty, or has a character that no token has, such as a "
-                "line break; check where it comes from"
-            )
         self.address = address
         self.in_transaction = False
-        self.answer_s = tuning.answer_s
+        self.longest_s = inf
         self.opened = 0
         self._large: set[str] = set()
-        self._core: Any = httpcore
-        self._token = token
-        self._tuning = tuning
+        self._http = ServerHttp(address, token, tuning)
+        self._has_token = token is not None
         self._at = address
         self._baton: str | None = None
-        tls = ssl.create_default_context() if address.scheme == "https" else None
-        network: Any = _Network(httpcore)  # It has the method of a backend that is used.
-        self._network = network
-        self._pool: Any = httpcore.ConnectionPool(
-            ssl_context=tls,
-            max_connections=1,
-            keepalive_expiry=_IDLE_S,
-            network_backend=network,
-        )
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> _Rows:
         """Run one statement and return its rows; an infinite number comes as NaN.
@@ -134,30 +110,49 @@ class HranaStream:
         if sql in self._large:
             rows = self._row_by_row(batch)
         if rows is None:
-            raise RetryableError(
-                f"{self.address}: the transaction was ended by the server; trying again"
-            )
+            raise self._ended()
         return rows
 
-    def _at_once(self, batch: Any) -> "_Rows | None":
+    def run_all(self, statements: Sequence[str]) -> None:
+        """Run statements of the open transaction, each only if the one before it was.
+
+        Raises:
+            RetryableError, AccessError, FatalError: as ``run``; the transaction must be given up.
+        """
+        for first in range(0, len(statements), _STEPS):
+            part = statements[first : first + _STEPS]
+            steps = [{"stmt": {"sql": sql}, "condition": _after(at)} for at, sql in enumerate(part)]
+            for rows, error in self._steps({"steps": steps}):
+                if error:
+                    raise self._failed(error)
+                if rows is None:
+                    raise self._ended()
+
+    def _at_once(self, batch: Any) -> _Rows | None:
         """Return a statement's rows from one answer; None if it was not run."""
+        ((rows, error),) = self._steps(batch)
+        if error:
+            raise self._failed(error)
+        return rows
+
+    def _steps(self, batch: Any) -> list[tuple[_Rows | None, Any]]:
+        """Return the rows or the error of each step; neither for one that was not run."""
         body = self._ask("/v3/pipeline", {"requests": [{"type": "batch", "batch": batch}]})
         answer = self._parsed(b"".join(body))
         self._follow(answer)
         try:
             (result,) = answer["results"]
-            error = result.get("error")
-            if error is None:
-                steps = result["response"]["result"]
-                ((done,), (error,)) = steps["step_results"], steps["step_errors"]
-            rows = None if error or done is None else _rows(done["rows"])
+            if result.get("error"):
+                return [(None, result["error"])] * len(batch["steps"])
+            done = result["response"]["result"]
+            return [
+                (None if rows is None else _rows(rows["rows"]), error)
+                for rows, error in zip(done["step_results"], done["step_errors"], strict=True)
+            ]
         except (KeyError, TypeError, ValueError) as wrong:
             raise self._stranger() from wrong
-        if error:
-            raise self._failed(error)
-        return rows
 
-    def _row_by_row(self, batch: Any) -> "_Rows | None":
+    def _row_by_row(self, batch: Any) -> _Rows | None:
         """Return a statement's rows, as many as there are; None if it was not run.
 
         Servers bound an answer as a whole, to 10 MB for example, but not a row at a time, which
@@ -201,18 +196,17 @@ class HranaStream:
 
     def version(self) -> str | None:
         """Return what the server says it is; None where it says nothing."""
-        response = self._send(b"GET", "/version", b"")
+        response = self._http.send(b"GET", self._at, "/version", b"")
         try:
             if response.status != 200:
                 return None
-            return _printable(self._body(response))[:100] or None
+            return self._http.shown(self._http.body(response)) or None
         finally:
             response.close()
 
     def hurry(self) -> None:
         """Break off what is under way, and wait only a moment from now on; by any thread."""
-        self.answer_s = min(self.answer_s, _SHORT_S)
-        self._network.cut()
+        self._http.hurry()
 
     def close(self) -> None:
         """Let go of the server, which rolls back what is not committed. Safe to call twice."""
@@ -221,46 +215,20 @@ class HranaStream:
         if baton is not None:
             content = orjson.dumps({"baton": baton, "requests": [{"type": "close"}]})
             with suppress(DeltaForgeError):  # It forgets streams that nobody uses.
-                self._send(b"POST", "/v3/pipeline", content, _SHORT_S).close()
+                self._http.send(b"POST", self._at, "/v3/pipeline", content, SHORT_S).close()
         self._at = self.address
-        self._pool.close()
-        self._network.forget()
-
-    def _send(self, method: bytes, path: str, content: bytes, longest_s: float = inf) -> Any:
-        """Send one request; return its answer, whose body is still to be read."""
-        at = self._at
-        headers = [
-            (b"Host", str(at).partition("://")[2].partition("/")[0].encode()),
-            (b"User-Agent", b"deltaforge"),
-            (b"Content-Type", b"application/json"),
-            (b"Content-Length", b"%d" % len(content)),
-        ]
-        if self._token is not None:
-            headers.append((b"Authorization", b"Bearer " + self._token.encode()))
-        wait_s = min(self.answer_s, longest_s)
-        connect_s = min(self._tuning.connect_s, wait_s)
-        waits = {"connect": connect_s, "read": wait_s, "write": wait_s, "pool": wait_s}
-        url = self._core.URL(
-            scheme=at.scheme.encode(),
-            host=at.host.encode(),
-            port=at.port,
-            target=(at.path + path).encode(),
-        )
-        request = self._core.Request(
-            method, url, headers=headers, content=content, extensions={"timeout": waits}
-        )
-        with self._failures():
-            return self._pool.handle_request(request)
+        self._http.close()
 
     def _ask(self, path: str, body: dict[str, Any]) -> Iterator[bytes]:
         """Send a request of this stream; yield its answer in parts."""
         baton, self._baton = self._baton, None
         self.opened += baton is None
-        response = self._send(b"POST", path, orjson.dumps({"baton": baton, **body}))
+        content = orjson.dumps({"baton": baton, **body})
+        response = self._http.send(b"POST", self._at, path, content, self.longest_s)
         try:
             if response.status != 200:
                 raise self._refused(response, had_baton=baton is not None)
-            with self._failures():
+            with self._http.failures():
                 yield from response.iter_stream()
         finally:
             response.close()
@@ -286,6 +254,11 @@ class HranaStream:
             raise self._stranger()
         return parsed
 
+    def _ended(self) -> RetryableError:
+        return RetryableError(
+            f"{self.address}: the transaction was ended by the server; trying again"
+        )
+
     def _stranger(self) -> WrongServerError:
         return WrongServerError(f"{self.address} does not speak Hrana over HTTP; check source.url")
 
@@ -302,7 +275,7 @@ class HranaStream:
     def _failed(self, error: Any) -> DeltaForgeError:
         """Return the error for a statement that the server refused."""
         error = error if isinstance(error, dict) else {}
-        code, text = str(error.get("code") or ""), self._shown(str(error.get("message") or ""))
+        code, text = str(error.get("code") or ""), self._http.shown(str(error.get("message") or ""))
         if code == "RESPONSE_TOO_LARGE":
             return _TooLargeError(f"{self.address}: {text}")
         if code in _BUSY:
@@ -314,10 +287,10 @@ class HranaStream:
     def _refused(self, response: Any, *, had_baton: bool) -> DeltaForgeError:
         """Return the error for a request that the server refused as a whole."""
         status: int = response.status
-        text = self._shown(_message(self._body(response)))
+        text = self._http.shown(_message(self._http.body(response)))
         refusal = f"{self.address} answers {status}" + (f": {text}" if text else "")
         self._at = self.address
-        token = "renew" if self._token else "set"
+        token = "renew" if self._has_token else "set"
         reactions: list[tuple[bool, type[DeltaForgeError], str]] = [
             (status == 401, AccessError, f"{token} source.auth_token"),
             (status == 403, AccessError, _MAY_NOT),
@@ -332,77 +305,12 @@ class HranaStream:
                 return kind(f"{refusal}; {remedy}")
         return FatalError(f"{refusal}; check source.url")
 
-    def _body(self, response: Any) -> bytes:
-        content = b""
-        with self._failures():
-            for part in response.iter_stream():
-                content += part
-                if len(content) > _ANSWER_MAX:
-                    break
-        return content
 
-    def _shown(self, text: str) -> str:
-        """Return what a server said, without our token, if it repeats it."""
-        shown = _printable(text.encode())[:200]
-        return shown.replace(self._token, "***") if self._token else shown
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Turn the client's errors into ours."""
-        core = self._core
-        try:
-            yield
-        except (core.TimeoutException, core.NetworkError, core.ProtocolError) as error:
-            raise self._to_error(error) from error
-
-    def _to_error(self, error: BaseException) -> DeltaForgeError:
-        at = self.address
-        cause = next((each for each in error.args if isinstance(each, BaseException)), error)
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return AccessError(
-                f"{at} shows a certificate that is not trusted ({cause.verify_message}); correct "
-                "the host in source.url, or name its authority's file in SSL_CERT_FILE"
-            )
-        if isinstance(cause, ssl.SSLError):
-            return AccessError(
-                f"{at}: no TLS with it ({cause.reason or cause}); check the port, and whether "
-                "source.url should begin with http://"
-            )
-        if isinstance(error, self._core.ConnectTimeout):
-            return RetryableError(f"{at} is not connected to in time")
-        if isinstance(error, self._core.TimeoutException):
-            return RetryableError(f"{at} does not answer within {self.answer_s:g} s")
-        text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        return RetryableError(f"{at}: {text}; check that it is up and reachable")
-
-
-class _Network:
-    """Opens connections that another thread can break."""
-
-    def __init__(self, core: Any) -> None:
-        self._backend = core.SyncBackend()
-        self._socket: socket.socket | None = None
-
-    def connect_tcp(self, host: str, port: int, **more: Any) -> Any:
-        """Connect; the client calls this."""
-        stream = self._backend.connect_tcp(host, port, **more)
-        self.forget()
-        # TLS takes the first handle away; this one leads to the same connection.
-        self._socket = stream.get_extra_info("socket").dup()
-        return stream
-
-    def cut(self) -> None:
-        """Break the connection, whoever waits for it."""
-        handle = self._socket
-        if handle is not None:
-            with suppress(OSError):
-                handle.shutdown(socket.SHUT_RDWR)
-
-    def forget(self) -> None:
-        """Close our handle. Safe to call twice."""
-        handle, self._socket = self._socket, None
-        if handle is not None:
-            handle.close()
+def _after(step: int) -> dict[str, Any]:
+    """Return the condition of a step: in the transaction, and behind a step that was run."""
+    if step == 0:
+        return _IN_TRANSACTION
+    return {"type": "and", "conds": [_IN_TRANSACTION, {"type": "ok", "step": step - 1}]}
 
 
 def _argument(value: Any) -> dict[str, Any]:
@@ -443,8 +351,3 @@ def _message(content: bytes) -> str:
         if isinstance(parsed, dict):
             return str(parsed.get("error") or parsed.get("message") or "")
     return content.decode(errors="replace")
-
-
-def _printable(content: bytes) -> str:
-    text = content.decode(errors="replace")
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.hrana import HranaStream, StreamLostError
 from airflow_provider_deltaforge.sources.turso.server_address import ServerAddress
+from airflow_provider_deltaforge.sources.turso.server_http import SHORT_S
 from airflow_provider_deltaforge.sources.turso.tuning import TursoTuning
 
 _LARGEST = "1.7976931348623157e308"
@@ -48,13 +49,31 @@ class ServerDatabase(Database):
                     return self.rows(sql, values)
             return self._with_infinities(rows, sql, values)
 
+    def run_all(self, statements: Sequence[str]) -> None:
+        """Run statements of the open transaction, many in one request: it must not last long."""
+        with self._lock:
+            self._stream.run_all(statements)
+
     def view(self) -> AbstractContextManager[None]:
         """Read everything inside from one committed state."""
         return self._transaction("BEGIN")
 
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self, *, brief: bool = False) -> AbstractContextManager[None]:
         """Commit everything done inside, or nothing."""
-        return self._transaction("BEGIN IMMEDIATE")
+        return self._briefly() if brief else self._transaction("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def _briefly(self) -> Iterator[None]:
+        """Write, unless another thread waits for the server, or the server lets us wait."""
+        if not self._lock.acquire(timeout=SHORT_S):
+            raise RetryableError(f"{self.place} is waited for")
+        usual_s, self._stream.longest_s = self._stream.longest_s, SHORT_S
+        try:
+            with self._transaction("BEGIN IMMEDIATE"):
+                yield
+        finally:
+            self._stream.longest_s = usual_s
+            self._lock.release()
 
     def about(self) -> dict[str, Any]:
         """Return the server's own words about itself, and the version of its SQL."""

@@ -79,40 +79,40 @@ class Shadows:
             # Looked at again: another process may have made them meanwhile.
             tables = captured_tables(self._database, self._captured)
             missing = misfits(self._database, tables)
-            for statement in common_sql():
-                self._database.rows(statement)
+            self._refuse_pending(missing)
             # A renamed table keeps its triggers: with new ones, it would be captured twice.
-            for name in left_over(self._database, self._captured):
-                self._leave(name)
-            for table in missing.values():
-                self._make(table)
-        self._begun = True
-        return tables
-
-    def _make(self, table: TursoTable) -> None:
-        self._refuse_pending(table.name)
-        for statement in table_sql(table):
-            self._database.rows(statement)
-        _log.info("made the capture triggers of %s.%s", DB, table.name)
-        rows = self._database.rows(f"SELECT 1 FROM {quoted(table.name)} LIMIT 1")
-        if self._begun and rows:
+            left = left_over(self._database, self._captured)
+            drops, emptied = self._drops(left)
+            makes = [sql for table in missing.values() for sql in table_sql(table)]
+            self._database.run_all([*common_sql(), *drops, *makes])
+            filled = self.filled(missing) if self._begun else []
+        for name in emptied:
+            _log.info("dropped the shadow of %s.%s, which is gone", DB, name)
+        for name in missing:
+            _log.info("made the capture triggers of %s.%s", DB, name)
+        for name in filled:
             _log.warning(
                 "%s.%s had rows or changes before its triggers were made anew; snapshot it",
                 DB,
-                table.name,
+                name,
             )
+        self._begun = True
+        return tables
 
-    def _leave(self, name: str) -> None:
-        """Drop the triggers of a table that is gone, and its shadow once nothing is in it."""
-        *triggers, shadow = drop_sql(name)
-        for statement in triggers:
-            self._database.rows(statement)
-        if not self._holds_changes(name):
-            self._database.rows(shadow)
-            _log.info("dropped the shadow of %s.%s, which is gone", DB, name)
+    def _drops(self, left: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return what drops the triggers of tables that are gone, and those it leaves nothing of.
 
-    def _holds_changes(self, name: str) -> bool:
-        return bool(self._database.rows(f"SELECT 1 FROM {quoted(shadow_name(name))} LIMIT 1"))
+        A shadow stays while something is in it.
+        """
+        statements, emptied = [], []
+        held = set(self._having(left, "1"))
+        for name in left:
+            *triggers, shadow = drop_sql(name)
+            statements += triggers
+            if name not in held:
+                statements.append(shadow)
+                emptied.append(name)
+        return statements, emptied
 
     def refuse_left(self, last: int) -> None:
         """Check that no table is gone whose changes were not all read.
@@ -133,8 +133,9 @@ class Shadows:
                     "change"
                 )
 
-    def _refuse_pending(self, name: str) -> None:
-        if shadow_name(name).lower() in self._there() and self._holds_changes(name):
+    def _refuse_pending(self, names: Iterable[str]) -> None:
+        there = self._there()
+        for name in self._having([n for n in names if shadow_name(n).lower() in there], "1"):
             raise SchemaError(
                 f"{DB}.{name} was altered while its changes were not all read and cleaned up: "
                 "those behind the ALTER lack the new columns; take a new snapshot, and make the "
@@ -275,7 +276,7 @@ class Shadows:
 
     def clean(self, tables: Mapping[str, TursoTable], upto: int) -> None:
         """Delete the changes up to a number."""
-        with self._database.writing():
+        with self._database.writing(brief=True):
             there = self._there()
             left = left_over(self._database, self._captured)
             # A table may be gone, and another process have dropped its shadow.
@@ -284,10 +285,15 @@ class Shadows:
                 for name in dict.fromkeys([*tables, *left])
                 if shadow_name(name).lower() in there
             ]
+            statements = []
             for name in self._having(names, f"change_id <= {upto}"):
+                text = "'" + name.replace("'", "''") + "'"
                 shadow = quoted(shadow_name(name))
-                self._database.rows(f"DELETE FROM {shadow} WHERE change_id <= ?", (upto,))
-                self._database.rows(f"INSERT OR REPLACE INTO {CLEANED} VALUES (?, ?)", (name, upto))
+                statements += [
+                    f"DELETE FROM {shadow} WHERE change_id <= {upto}",
+                    f"INSERT OR REPLACE INTO {CLEANED} VALUES ({text}, {upto})",
+                ]
+            self._database.run_all(statements)
 
 
 def shadow_name(table: str) -> str:

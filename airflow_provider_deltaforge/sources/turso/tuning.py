@@ -17,7 +17,7 @@ class TursoTuning:
     busy_s: float = 10.0
     audit_s: float = 30.0
     connect_s: float = 10.0
-    answer_s: float = 15.0
+    answer_s: float = 12.0
 
 
 TURSO_TUNING = TursoTuning()

@@ -286,11 +286,11 @@ class TestAccess:
         assert "planted" not in str(right.model_dump_json())
 
     def test_a_server_that_repeats_the_token_is_not_quoted(self, front):
-        front.answer = (401, f"no entry for {TOKEN}".encode())
+        front.answer = (401, f"{'long ' * 38} {TOKEN} is no entry".encode())
 
         with pytest.raises(AccessError) as caught:
             source(front.url, auth_token=TOKEN, **TRIGGERS).head()
-        assert TOKEN not in str(caught.value)
+        assert "planted" not in str(caught.value)
 
     @pytest.mark.parametrize("token", ["", "two\nlines", "ü"])
     def test_a_token_that_is_none(self, front, token):
@@ -312,6 +312,22 @@ class TestAccess:
                 source(front.url, cdc_mode="polling").head()
             monkeypatch.setenv("SSL_CERT_FILE", str(ours.certificate))
             assert source(front.url, cdc_mode="polling").head()["mode"] == "polling"
+
+    def test_tls_that_breaks_is_tried_again(self, path, tmp_path, monkeypatch):
+        ours = certified(tmp_path)
+        monkeypatch.setenv("SSL_CERT_FILE", str(ours.certificate))
+        with HranaFront(path, tls=ours.both) as front:
+            front.run(ORDERS)
+            reader = source(front.url, **TRIGGERS).open(None)
+            for _ in range(2):
+                front.stop()
+                with pytest.raises(RetryableError):
+                    events_of(reader)
+                front.start()
+            front.run("INSERT INTO orders VALUES (1, 'tea', 2)")
+
+            assert [told(event)[3]["id"] for event in events_of(reader)] == [1]
+            reader.close()
 
     def test_tls_with_a_server_that_speaks_none(self, front):
         url = front.url.replace("http://", "libsql://")
