@@ -84,17 +84,20 @@ class Growth:
         Raises:
             PositionLostError: the database is an older one.
         """
-        counted = [
-            table.name
+        counted = {
+            table.name: self.tracking(table)
             for table in self.tables().values()
             if table.autoincrement and self.tracking(table) == quoted(str(table.rowid))
-        ]
+        }
         if not counted:
             return
         counters = dict(self._database.rows("SELECT name, seq FROM sqlite_sequence"))
-        for name in counted:
+        for name, column in counted.items():
             last = place.tables.get(name)
-            if isinstance(last, int) and int(counters.get(name) or 0) < last:
+            if not isinstance(last, int) or int(counters.get(name) or 0) >= last:
+                continue
+            row = f"SELECT 1 FROM {quoted(name)} WHERE {column} = ?"
+            if not self._database.rows(row, (last,)):  # A number that was updated is not counted.
                 raise PositionLostError(
                     f"{DB}.{name}: row {last} was read, but AUTOINCREMENT stands at "
                     f"{counters.get(name) or 0}: the database was replaced, or restored from an "

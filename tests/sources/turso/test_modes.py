@@ -245,6 +245,17 @@ class TestPolling:
         assert [told(event)[3]["id"] for event in events_of(later)] == [9, 12]
         assert {event["op"] for event in batch.rows.to_pylist()} == {"c"}
 
+    def test_a_number_that_was_updated_is_no_older_database(self, writer, opened):
+        writer.run("CREATE TABLE logs (id INTEGER PRIMARY KEY AUTOINCREMENT, word TEXT)")
+        reader = opened(cdc_mode="polling", tables=["logs"])
+        writer.run(
+            "INSERT INTO logs (word) VALUES ('a'), ('b')", "UPDATE logs SET id = 9 WHERE id = 1"
+        )
+        assert [told(event)[3]["id"] for event in events_of(reader)] == [2, 9]
+        writer.run("INSERT INTO logs (word) VALUES ('c')")
+
+        assert [told(event)[3]["id"] for event in events_of(reader)] == [10]
+
     def test_rows_with_one_tracking_value_stay_together(self, path, sqlite_writer, opened):
         settings = {"cdc_mode": "polling", "tracking_column": "price", "batch_size": 2}
         begin = source(path, **settings).head()
