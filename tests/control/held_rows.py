@@ -1,5 +1,6 @@
 """A pipeline of the scripted source whose file holds what its table does, without a driver."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,14 @@ def tamper(path: Path) -> None:
 def key(number: int) -> str:
     """Return a row's key as events hold it."""
     return f'{{"id":{number}}}'
+
+
+_CALLS = itertools.count()
+
+
+def flip(request: Any) -> Iterator[pa.RecordBatch]:
+    """Return the table, in the first calls with a row as it was: it goes back and forth."""
+    yield from read(request, 9 if next(_CALLS) < 3 else 10)
 
 
 def read(request: Any, tx: int = 10) -> Iterator[pa.RecordBatch]:

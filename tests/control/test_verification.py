@@ -13,9 +13,9 @@ from airflow_provider_deltaforge.control.verification import (
 )
 from airflow_provider_deltaforge.engine.verify.message_rows import VerifiedTable
 from airflow_provider_deltaforge.engine.verify.options import VerifyOptions
-from airflow_provider_deltaforge.engine.verify.row_states import StateFiles
+from airflow_provider_deltaforge.engine.verify.row_states import StateFiles, states
 from airflow_provider_deltaforge.engine.verify.sink_rows import HeldRow, open_sink
-from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -146,6 +146,9 @@ def test_a_function_reads_what_consumers_hold(store, tmp_path):
     hold(store, tmp_path, DOCUMENT + READ.format(reader="tests.control.held_rows:read", tx=9))
     [table] = verified(store, sinks=("hook",)).sinks[0].tables
     assert 0 < table.differences == table.missing + table.different <= 3
+    flipping = READ.format(reader="tests.control.held_rows:flip", tx=9).replace("tx: 9", "")
+    hold(store, tmp_path, DOCUMENT + flipping)
+    assert verified(store, sinks=("hook",)).verdict == "equal"
     hold(store, tmp_path, DOCUMENT + READ.format(reader="tests.control.held_rows:none", tx=9))
     unknown = verified(store, sinks=("hook",))
     assert (unknown.state, unknown.error_class) == ("failed", "spec")
@@ -224,6 +227,15 @@ def test_a_row_written_behind_a_truncate_between_two_looks_is_there(tmp_path):
     held.look(rows, late=False)
 
     assert [row.is_there for row in rows.values()] == [False, True]
+
+
+def test_files_that_cannot_be_written_are_named(tmp_path):
+    (tmp_path / "full").write_text("no directory")
+    files = StateFiles(tmp_path / "full" / "source")
+    files.add(states({"id": [1]}, 1))
+
+    with pytest.raises(FatalError, match=r"000000\.arrow cannot be written .* TMPDIR"):
+        files.bucket(0)
 
 
 def test_a_key_that_no_database_has_is_counted_and_not_kept(store, tmp_path):

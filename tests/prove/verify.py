@@ -27,7 +27,7 @@ from tests.prove.warehouse import Warehouse
 SEEDS = 1
 SOURCES = ("mysql", "mariadb", "postgres")
 PLACES = {"sinks": ("kafka", "redis", "file", "reader"), "lake": ("spark",)}
-"""Sinks of one pipeline. Spark has one of its own: its queries take longer than all others."""
+"""Sinks of one pipeline. Spark has one of its own, over MySQL: its queries take longest."""
 ROWS = {"missing": 34, "extra": 33, "different": 33}
 VERIFICATIONS = 20
 _STILL = range(301, 401)
@@ -53,7 +53,7 @@ def units(seeds: int) -> list[Unit]:
         )
         for seed in range(seeds)
         for place, sinks in PLACES.items()
-        for source in SOURCES
+        for source in (SOURCES if place == "sinks" else SOURCES[:1])
     ]
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.errors import FatalError
+
 BUCKETS = 64
 _PART_ROWS = 1 << 17
 _PART_BYTES = 64 << 20
@@ -104,13 +106,19 @@ class StateFiles:
         order = np.argsort(buckets, kind="stable")
         ends = np.searchsorted(buckets[order], np.arange(BUCKETS + 1))
         ordered = whole.take(pa.array(order)).combine_chunks()
-        self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"{len(self._parts):06d}.arrow"
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, STATES) as writer:
-            for number in range(BUCKETS):
-                part = ordered.slice(ends[number], ends[number + 1] - ends[number])
-                batches = part.combine_chunks().to_batches()
-                writer.write_batch(batches[0] if batches else states({}, 0))
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, STATES) as writer:
+                for number in range(BUCKETS):
+                    part = ordered.slice(ends[number], ends[number + 1] - ends[number])
+                    batches = part.combine_chunks().to_batches()
+                    writer.write_batch(batches[0] if batches else states({}, 0))
+        except OSError as error:
+            raise FatalError(
+                f"{path} cannot be written ({error}); about 100 bytes a row are needed there for a "
+                "while: make room, or name another directory in TMPDIR"
+            ) from error
         self._parts.append(path)
 
 

@@ -60,6 +60,8 @@ class SinkRows(Protocol):
 
     files: StateFiles
     """What was read at first."""
+    steady_looks: int
+    """So many looks in a row must show the same difference before a row counts as different."""
 
     @property
     def notes(self) -> list[str]:
@@ -101,6 +103,7 @@ class MessageSink:
     files: StateFiles
     check: Callable[[], None]
     """Raises when the verification is to end."""
+    steady_looks: int = 1
     _topics: tuple[str, ...] = ()
 
     @property
@@ -164,7 +167,11 @@ class MessageSink:
 
 @dataclass
 class ReaderSink:
-    """A sink whose consumers' tables are read by a function that the document names."""
+    """A sink whose consumers' tables are read by a function that the document names.
+
+    It shows states and no changes: a row that went to another value and back between two reads
+    looks as if it had rested. So the same difference must be seen several times.
+    """
 
     sink_id: str
     pipeline: str
@@ -174,6 +181,7 @@ class ReaderSink:
     check: Callable[[], None]
     notes: list[str] = field(default_factory=list)
     messages: int = 0
+    steady_looks: int = 4
 
     def __post_init__(self) -> None:
         """Find the function.

@@ -117,6 +117,8 @@ class _SinkWork:
     lag_s: float
     found: dict[int, TableComparison]
     moving: dict[RowKey, HeldRow] = field(default_factory=dict)
+    steady: dict[RowKey, tuple[tuple[int | None, int | None], int]] = field(default_factory=dict)
+    """What both sides held of a row that differed in the last look, and in how many in a row."""
     keys: dict[int, dict[str, list[str]]] = field(default_factory=dict)
 
 
@@ -374,10 +376,22 @@ class _Run:
             row = source.get((table, key))
             if (row is not None and row.is_dropped) or _is_same(row, held):
                 del work.moving[table, key]
-            elif not held.is_late:
+            elif held.is_late:
+                work.steady.pop((table, key), None)
+            elif self._is_steady(work, (table, key), row, held):
                 del work.moving[table, key]
                 kind = _kind(in_source=row is not None, in_sink=held.is_there)
                 self._count(work, table, kind, [key])
+
+    def _is_steady(
+        self, work: _SinkWork, key: RowKey, row: SourceRow | None, held: HeldRow
+    ) -> bool:
+        """Return whether a row has differed in the same way for as many looks as are needed."""
+        both = (None if row is None else row.content, held.content if held.is_there else None)
+        former, looks = work.steady.get(key, (None, 0))
+        looks = looks + 1 if former == both else 1
+        work.steady[key] = (both, looks)
+        return looks >= min(work.rows.steady_looks, self._options.rounds)
 
     def _count(
         self, work: _SinkWork, table: int, kind: str, keys: Sequence[bytes], count: int = 1
