@@ -7,8 +7,10 @@ import pytest
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
+from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.engine.lagging import AWAY, at, delivered, end, pipeline, stood, whole
@@ -415,3 +417,37 @@ def test_a_copy_is_made_after_it_also_while_nothing_new_is_written():
     made.want("stopped")
     driving.end()
     assert snapshots.request_state(made.store, made.name, "copy").state == "done"
+
+
+def test_a_stopped_pipeline_begins_it_right_after_its_snapshot_and_the_neighbour_sees_nothing(
+    monkeypatch,
+):
+    made = exact_pipeline(monkeypatch, sinks=("main", "side"), transactions=100, rows=2)
+    snapshots_of = Snapshots(made.store, made.name)
+    run = SnapshotRecord(
+        id="r",
+        generation=1,
+        started_at_ms=1,
+        start_position={"tx": 10},
+        chunk_count=1,
+        tables={"script.rows": {"chunks": 1, "rows_estimate": 1}},
+        fresh_sinks=["main", "side"],
+    )
+    chunk = TableChunk("c", "script", None, "rows", {"columns": ["id"]})
+    made.store.transact(snapshots_of.begin(run, [chunk]))
+    cut = {"tx": 60}
+    done = snapshots_of.chunk_done("r", "c", "script.rows", 1, cut, is_single_view=True)
+    made.store.transact([done, *snapshots_of.finish(run)])
+    made.begin_at(main=30, side=30)
+    rewind(made, "side", 12)
+    running = RunningLane(made)
+    wait_until(lambda: is_done(made, "side") and at(made, "main") == at(made, "side") == 100)
+    end(made, running)
+
+    def transactions(sink):
+        events = [orjson.loads(value)["after"] for _, value in held(made, sink).values]
+        return [(event["tx"], event["row"]) for event in events]
+
+    # Up to 60, the rows of the snapshot show everything; who was emptied may lack them.
+    assert transactions("main") == [(tx, row) for tx in range(61, 101) for row in range(2)]
+    assert transactions("side") == [(tx, row) for tx in range(13, 101) for row in range(2)]

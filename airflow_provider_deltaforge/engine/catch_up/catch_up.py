@@ -109,6 +109,11 @@ class CatchUp:
         self._thread.join(timeout_s)
 
     @property
+    def is_ending(self) -> bool:
+        """Return whether it was asked to end, and the sink was not given up."""
+        return self._ending.is_set() and not self.given_up
+
+    @property
     def has_ended(self) -> bool:
         """Return whether nothing more is done for the sink."""
         return not self._thread.is_alive()
@@ -265,7 +270,10 @@ class CatchUp:
     def _joins(self) -> bool:
         """Offer to join where the lane stands; return True if the sink is the lane's again."""
         position = self._own.reached
-        if self._rewind is not None and self._rewind.is_limited_at(position, self._covers):
+        if self._rewind is not None and (
+            self._rewind.is_limited_at(position, self._covers)
+            or not self._shared.seam_is_over(position)
+        ):
             return False
         exact = self._sink_thread.is_exact
         if not self._shared.rejoin_point.holds(position, exact=exact):

@@ -266,6 +266,8 @@ class LaggingSinks:
 
     def _begin_rewinds(self) -> None:
         wishes = [wish for wish in self._gaps.wishes() if wish.wanted == "rewind"]
+        for name in self._possible.keys() - {wish.sink for wish in wishes}:
+            self._take_back(name)
         for name in self._parting.keys() - {wish.sink for wish in wishes}:
             if self._sinks.renew(name):  # Nobody wants it any more.
                 self._leave(name, self._parting.pop(name), None, None)
@@ -273,6 +275,17 @@ class LaggingSinks:
             known = wish.sink in self._described
             if known and self._is_possible(wish) and self._part(wish.sink):
                 self._begin_rewind(wish)
+
+    def _take_back(self, name: str) -> None:
+        """Let a sink be caught up again that was asked to end for a rewind nobody wants now."""
+        former = self._behind.get(name)
+        if former is not None and former.is_ending:
+            if not former.has_ended:
+                self._rewind_at = 0.0
+                return
+            del self._behind[name]
+            self._parting[name] = self._checkpoints.load()[name]
+        del self._possible[name]
 
     def _is_possible(self, wish: SinkCommand) -> bool:
         """Return whether a rewind may begin now; the source is asked once. Store a refusal."""

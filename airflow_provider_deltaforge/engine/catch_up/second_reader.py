@@ -170,7 +170,9 @@ class SecondReader:
         reader = self._reader = open_log(context.pipeline, self._at, open_source)
         ahead = self._rendering.ahead(lambda _: True)
         registrar = Registrar(context, registry, self._retry, self._at)
-        seam = self._seam = SnapshotSeam.of(context, self._at, self._retry)
+        seam = self._seam = SnapshotSeam.of(
+            context, self._at, self._retry, is_rewound=self._rewind is not None
+        )
         rewound = RewoundLog(source, self._rewind, self._at)
         self._pump = ReadAhead(
             reader,

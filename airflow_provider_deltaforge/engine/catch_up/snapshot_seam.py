@@ -157,12 +157,17 @@ class SnapshotSeam:
 
     @classmethod
     def of(
-        cls, context: TaskContext, start: Position, retry: Callable[[Callable[[], Any]], Any]
+        cls,
+        context: TaskContext,
+        start: Position,
+        retry: Callable[[Callable[[], Any]], Any],
+        *,
+        is_rewound: bool = False,
     ) -> "SnapshotSeam":
         """Return the seam of a pipeline, for a reader that begins at ``start``.
 
         Nothing is left out when a sink was there before the snapshot, or has not got all its rows:
-        one that was given the log again may have been emptied before.
+        one that gets the log again may have been emptied before. It joins behind the seam.
         """
         source = context.pipeline.spec.source
         records = Snapshots(context.store, context.pipeline.name)
@@ -171,7 +176,7 @@ class SnapshotSeam:
         if run is None or run.finished_at_ms is None or not sink_ids <= set(run.fresh_sinks):
             return cls(source, {}, (), lambda *_: None)
         rewinds = retry(Rewinds(context.store, context.pipeline.name).all)
-        if any(rewind.state != "refused" for rewind in rewinds.values()):
+        if is_rewound or any(rewind.state == "failed" for rewind in rewinds.values()):
             return cls(source, {}, (), lambda *_: None)
         if not source.covers(start, run.start_position):
             return cls(source, {}, (), lambda *_: None)
