@@ -205,6 +205,8 @@ class _SnapshotCommand:
         elif ended.state != "done":
             err.print(f"{ended.state}: {ended.reason}", highlight=False)
             raise typer.Exit(driver_exit_code(SPEC) if ended.error_class == "spec" else FAILED)
+        elif ended.reason is not None:
+            err.print(ended.reason, highlight=False)
 
     def _start(self, *, force: bool = False) -> None:
         place = (self.state, self.job, self.backend, self.owner)

@@ -38,7 +38,9 @@ class CloudEventsEnvelope(Envelope):
         "application/cloudevents-batch+json",
     )
     shape: ClassVar[Shape | None] = CLOUDEVENTS
-    paths: ClassVar[EventPaths | None] = EventPaths(("data",), (("subject",),))
+    paths: ClassVar[EventPaths | None] = EventPaths(
+        ("data",), (("subject",),), ("source",), in_uri=True
+    )
 
     type_prefix: str
     """Begins the ``type`` of every event, by custom a reversed domain name."""

@@ -3,8 +3,10 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
+from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.events.schema import TypeSystem
@@ -45,10 +47,22 @@ class EventPaths:
     Attributes:
         event: the object that holds ``before``, ``after``, ``op``, ``synthetic``, ``unchanged``.
         table: ``db``, ``schema`` and ``table``, or one path to ``schema.table``.
+        pipeline: the name of the pipeline that wrote it.
+        in_uri: that is the second part of a URI reference there.
     """
 
     event: tuple[str, ...]
     table: tuple[tuple[str, ...], ...]
+    pipeline: tuple[str, ...]
+    in_uri: bool = False
+
+    def are_of(self, pipeline: str, texts: pa.StringArray) -> pa.BooleanArray:
+        """Return which of the texts at ``pipeline`` name this one; false where there is none."""
+        if self.in_uri:
+            found = pc.starts_with(texts, quote(f"deltaforge/{pipeline}/"))
+        else:
+            found = pc.equal(texts, pipeline)
+        return pc.fill_null(found, fill_value=False)
 
 
 class Envelope(PluginSettings):

@@ -16,7 +16,9 @@ class DebeziumEnvelope(Envelope):
 
     shape: ClassVar[Shape | None] = DEBEZIUM
     paths: ClassVar[EventPaths | None] = EventPaths(
-        ("payload",), tuple(("payload", "source", name) for name in ("db", "schema", "table"))
+        ("payload",),
+        tuple(("payload", "source", name) for name in ("db", "schema", "table")),
+        ("payload", "source", "name"),
     )
     splits_key_changes: ClassVar[bool] = True
 

@@ -28,7 +28,7 @@ class NativeEnvelope(Envelope):
 
     shape: ClassVar[Shape | None] = NATIVE
     paths: ClassVar[EventPaths | None] = EventPaths(
-        (), (("source", "db"), ("source", "schema"), ("source", "table"))
+        (), (("source", "db"), ("source", "schema"), ("source", "table")), ("source", "name")
     )
 
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:

@@ -156,6 +156,12 @@ class VerifyRun:
         else:
             sql.execute(self.server, *statements, database=self.name)
 
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query on the server itself."""
+        with self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return [*cursor.fetchall()]
+
     def send(self, table: str, key: bytes, value: bytes | None) -> None:
         """Write to Kafka with a producer that knows nothing of the pipeline's."""
         settings = {"bootstrap.servers": self.kafka.dsn(), "partitioner": "murmur2_random"}

@@ -17,13 +17,14 @@ from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, Cutting
 from airflow_provider_deltaforge.engine.read.read_ahead import Gate, ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import RetryableError, TableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
 from airflow_provider_deltaforge.sources.contract import LogReader, Source
 from airflow_provider_deltaforge.spec.document import Spec
 from airflow_provider_deltaforge.storage.records.rewinds import Rewind
+from airflow_provider_deltaforge.storage.records.tables import TableRecords
 
 Tell = Callable[[BaseException | None], None]
 
@@ -186,7 +187,14 @@ class SecondReader:
 
     def next(self, timeout_s: float) -> RenderedBatch | None:
         """Return what comes next; see ``ReadAhead.next``."""
-        return self._pump.next(timeout_s) if self._pump is not None else None
+        try:
+            return self._pump.next(timeout_s) if self._pump is not None else None
+        except TableError as error:
+            name = self._context.pipeline.name
+            stopped = self._retry(TableRecords(self._context.store, name).stopped)
+            if error.table not in stopped:  # It was copied since; the lane stops it once more.
+                self._rejoin_point.fail(error)
+            raise
 
     def acknowledge(self, position: Position) -> None:
         """Acknowledge to the server what this reader needs no more."""

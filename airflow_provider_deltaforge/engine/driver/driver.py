@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -31,9 +31,14 @@ from airflow_provider_deltaforge.engine.catch_up.start_positions import lagging
 from airflow_provider_deltaforge.engine.catch_up.table_watch import ask_for_arrivals
 from airflow_provider_deltaforge.engine.replay.requests import serve_replays
 from airflow_provider_deltaforge.engine.snapshot.attempts import fails_request, take
-from airflow_provider_deltaforge.engine.snapshot.live_copies import needs_the_log_to_wait
+from airflow_provider_deltaforge.engine.snapshot.live_copies import (
+    may_be_copied,
+    needs_the_log_to_wait,
+)
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.storage.choice import check_store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
@@ -214,7 +219,7 @@ def _own_snapshot(context: TaskContext, runner: Runner) -> Outcome | None:
     """Take the pipeline's own snapshot if it is due; None when the driver may go on."""
     if not SnapshotRun(context).due():
         return None
-    outcome = take(context, runner)
+    outcome = take(context, runner, find_extra=_find_extra)
     return outcome if outcome.why != "finished" else None
 
 
@@ -293,7 +298,7 @@ def serve(context: TaskContext, runner: Runner, *, is_live: bool = False) -> Out
         # Without this a driver killed between recording and removing would copy again.
         if results.of(request.ticket) is None:
             is_wanted = request.cancelled is None
-            if is_live and is_wanted and not needs_the_log_to_wait(context):
+            if is_live and is_wanted and _is_for_the_lane(context, request):
                 return None
             ended = _serve_one(context, runner, request)
             if ended is not None:
@@ -302,11 +307,21 @@ def serve(context: TaskContext, runner: Runner, *, is_live: bool = False) -> Out
         reach(CrashPoint.REQUEST_REMOVED)
 
 
+def _is_for_the_lane(context: TaskContext, request: SnapshotRequest) -> bool:
+    """Return whether a lane serves a request, or has to come further before that."""
+    if not needs_the_log_to_wait(context):
+        return True
+    held = replace(context, fence=context.control.held_epoch(context.job.driver))
+    with suppress(RetryableError):
+        return not may_be_copied(held, request)
+    return True
+
+
 def _serve_one(context: TaskContext, runner: Runner, request: SnapshotRequest) -> Outcome | None:
     _log.info("snapshot request %s, asked for by %s", request.id, request.by)
     outcome = Outcome("cancelled")
     if request.cancelled is None:
-        outcome = take(context, runner, request)
+        outcome = take(context, runner, request, _find_extra)
     if outcome.why == "finished":
         return None  # Its result was written together with the end of its run.
     run = SnapshotRun(
@@ -320,6 +335,18 @@ def _serve_one(context: TaskContext, runner: Runner, request: SnapshotRequest) -
         return outcome
     _log.info("snapshot request %s: %s %s", request.id, outcome.why, outcome.reason or "")
     return None
+
+
+def _find_extra(
+    pipeline: Pipeline,
+    sink_ids: Collection[str],
+    chunks: Mapping[str, Sequence[TableChunk]],
+    check: Callable[[], None],
+) -> tuple[Mapping[str, Sequence[str]], Sequence[str]]:
+    # Its compiled checksums are for copies of tables that stopped only.
+    from airflow_provider_deltaforge.engine.verify.extra_rows import extra_rows
+
+    return extra_rows(pipeline, sink_ids, chunks, check)
 
 
 def _pending(context: TaskContext) -> list[SnapshotRequest]:

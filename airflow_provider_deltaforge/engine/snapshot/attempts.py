@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 from airflow_provider_deltaforge.engine.base.data_drift import DataDriftCounter
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
-from airflow_provider_deltaforge.engine.base.outcome import Outcome, logged
+from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why, logged
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.restarts import Restarts, wait_while_paused
 from airflow_provider_deltaforge.engine.base.runner import CopyPlan, Runner
@@ -18,7 +19,11 @@ from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
 from airflow_provider_deltaforge.engine.read.registrar import lookup, registry_of
 from airflow_provider_deltaforge.engine.snapshot.chunk_copy import SINK, CopyErrors
-from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
+from airflow_provider_deltaforge.engine.snapshot.snapshot_run import (
+    FindExtra,
+    SnapshotPlan,
+    SnapshotRun,
+)
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
@@ -30,13 +35,27 @@ _SHOW_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-def take(context: TaskContext, runner: Runner, request: SnapshotRequest | None = None) -> Outcome:
+class _EndedError(Exception):
+    """Nobody waits for the plan of a copy any more."""
+
+    def __init__(self, why: Why) -> None:
+        super().__init__(why)
+        self.why: Why = why
+
+
+def take(
+    context: TaskContext,
+    runner: Runner,
+    request: SnapshotRequest | None = None,
+    find_extra: FindExtra | None = None,
+) -> Outcome:
     """Copy what is left of a snapshot.
 
     Args:
         context: the driver's.
         runner: where the chunks are copied.
         request: what was asked for; None for the pipeline's own snapshot.
+        find_extra: finds the rows that sinks hold and tables that stopped do not.
 
     Returns:
         ``finished``, or why it ended before.
@@ -45,7 +64,7 @@ def take(context: TaskContext, runner: Runner, request: SnapshotRequest | None =
     while True:
         # A lane or task of before may still live on a lost executor: it is fenced from here on.
         context = replace(context, fence=context.control.renew_epoch(context.job.driver))
-        outcome = _attempt(context, runner, request, deaths)
+        outcome = _attempt(context, runner, request, deaths, find_extra)
         if outcome is None:
             deaths.wait(context.job)
         elif outcome.why != "paused":
@@ -64,7 +83,11 @@ def fails_request(outcome: Outcome) -> bool:
 
 
 def _attempt(
-    context: TaskContext, runner: Runner, request: SnapshotRequest | None, deaths: Restarts
+    context: TaskContext,
+    runner: Runner,
+    request: SnapshotRequest | None,
+    deaths: Restarts,
+    find_extra: FindExtra | None,
 ) -> Outcome | None:
     """Copy what is left; None when tasks died and the rest may be tried again."""
     spec = context.pipeline.spec
@@ -75,7 +98,8 @@ def _attempt(
     heartbeat = Heartbeat(context, stats, _FOREVER_S, "snapshotting")
     try:
         heartbeat.start()
-        run = SnapshotRun(context, request)
+        check = _EndingCheck(context, heartbeat, request)
+        run = SnapshotRun(context, request, find_extra=find_extra, check=check)
         outcome = Outcome("finished")
         if run.due():
             if request is None:
@@ -97,8 +121,12 @@ def _copy_all(
     context: TaskContext, runner: Runner, run: SnapshotRun, heartbeat: Heartbeat, stats: LaneStats
 ) -> Outcome:
     settings = context.pipeline.spec.source.snapshot
-    plan = run.prepare()
-    dealt = CopyPlan.of(settings, plan.remaining.values())
+    try:
+        plan = run.prepare()
+    except _EndedError as ended:
+        if heartbeat.failure is not None:
+            raise heartbeat.failure from ended
+        return Outcome(ended.why)
     drift = DataDriftCounter(context)
     drift.load()
     stats.data_drift = drift.report
@@ -107,7 +135,8 @@ def _copy_all(
         showing_errors(context, stats),
         _sensing(context, stats) as sensing,
     ):
-        for copied in runner.copy(context.job, plan.run.id, dealt):
+        stages = [CopyPlan.of(settings, stage.values()) for stage in plan.stages]
+        for copied in (c for stage in stages for c in runner.copy(context.job, plan.run.id, stage)):
             stats.processors.add(copied.processors)
             stats.dead_letters.add(copied.dead_letters)
             stats.measured.add(copied.measured)
@@ -129,6 +158,32 @@ def _copy_all(
     drift.checkpointed(_kept(context, drift.writes(now=True)))
     run.finish(plan)
     return Outcome("finished")
+
+
+class _EndingCheck:
+    """Raises once a copy is to end while it is planned: sinks may be read for that.
+
+    Args:
+        context: the driver's.
+        heartbeat: of the copy.
+        request: what is served; None for the pipeline's own snapshot.
+    """
+
+    def __init__(
+        self, context: TaskContext, heartbeat: Heartbeat, request: SnapshotRequest | None
+    ) -> None:
+        self._context, self._heartbeat, self._request = context, heartbeat, request
+        self._looked_at = time.monotonic()
+
+    def __call__(self) -> None:
+        if self._heartbeat.ending.is_set():
+            raise _EndedError(self._heartbeat.why)
+        if self._request is None:
+            return
+        if time.monotonic() - self._looked_at > self._context.job.tuning.listen_s:
+            self._looked_at = time.monotonic()
+            if self._context.control.why_cancelled(self._request.ticket) is not None:
+                raise _EndedError("cancelled")
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
+from airflow_provider_deltaforge.engine.snapshot.repair import delete_batches, is_of_deletes
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.events.message import Rejection
@@ -269,7 +270,7 @@ class _Copier:
                 taken[name] = taken.get(name, SinkCounts(0, 0)) + rendered.taken(
                     name, refused[name]
                 )
-            rows += batch.rows.num_rows
+            rows += 0 if is_of_deletes(chunk) else batch.rows.num_rows
             batch_bytes = batch.rows.column("after").nbytes
             row_bytes += batch_bytes
             self._await_rate(batch.rows.num_rows, batch_bytes)
@@ -308,7 +309,7 @@ class _Copier:
 
         For sinks that can take a chunk at once it becomes one batch, unless it is too large.
         """
-        batches = self._snapshotter.read(chunk, self._run_id)
+        batches = delete_batches(self._run_id, chunk) or self._snapshotter.read(chunk, self._run_id)
         first: list[ChangeBatch] = []
         for batch in batches if self._exact else ():
             first.append(batch)
@@ -371,8 +372,7 @@ class _Copier:
         if is_whole:
             text = json.dumps(dict(batch.end), sort_keys=True)
             mark = ChunkMark(f"{self._run_id}/{chunk.id}", text, is_first=begun is None)
-        is_marked = is_marked and (begun is None or begun.is_marked)
-        return _Attempt(dict(batch.end), mark, is_marked)
+        return _Attempt(dict(batch.end), mark, is_marked and (begun is None or begun.is_marked))
 
     def _drift_of(self, source: pa.RecordBatch, done: ProcessedBatch) -> list[TableFindings]:
         return [] if self._drift_watch is None else self._drift_watch.examine(source, done)

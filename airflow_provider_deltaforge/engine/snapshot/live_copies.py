@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pyarrow as pa
 
@@ -38,7 +38,7 @@ from airflow_provider_deltaforge.engine.snapshot.copy_window import (
 )
 from airflow_provider_deltaforge.engine.snapshot.repair import with_deletes
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
-from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.errors import FencedError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sensing.row_samples import samples_of
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
@@ -72,6 +72,32 @@ def needs_the_log_to_wait(context: TaskContext) -> bool:
         return True
     known = Checkpoints(context.store, name, spec.source.id).load()
     return not known or not all(spec.source.knows_views(at) for at in known.values())
+
+
+def may_be_copied(context: TaskContext, request: SnapshotRequest) -> bool:
+    """Return whether the stream has passed what stopped tables.
+
+    That lies in front of the log's end as of when a copy was first looked at. Copied before, a
+    table would stop again where it stopped.
+
+    Raises:
+        RetryableError: source or store are away.
+    """
+    spec, name = context.pipeline.spec, context.pipeline.name
+    records = TableRecords(context.store, name)
+    if not records.stopped():
+        return True
+    known = Checkpoints(context.store, name, spec.source.id).load()
+    awaited = records.awaited(request.ticket)
+    if awaited is None:
+        awaited = spec.source.head()
+        write = records.await_position(request.ticket, awaited)
+        context.store.transact([write], context.fence)
+    with suppress(PositionLostError):  # Of another history: the lane looks into that.
+        given_up = Gaps(context.store, name).open()
+        stands = [known[s.id] for s in spec.sinks if s.id in known and s.id not in given_up]
+        return all(spec.source.covers(at, awaited) for at in stands)
+    return False
 
 
 class LiveCopies:
@@ -143,7 +169,8 @@ class LiveCopies:
         if request.cancelled is None and not self.is_ready():
             return
         if request.cancelled is None and needs_the_log_to_wait(self._context):
-            self._heartbeat.end("request")
+            if may_be_copied(self._context, request):
+                self._heartbeat.end("request")
             return
         self._is_busy = True
         try:

@@ -2,6 +2,9 @@
 
 A row that is there arrives as ``r``, as in any copy. One that a sink holds and the table does not
 arrives as a delete.
+
+The copy of a table that stopped begins with chunks of deletes alone: of the rows that sinks hold
+and the table does not have any more.
 """
 
 import hashlib
@@ -10,7 +13,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,7 +22,7 @@ import pyarrow as pa
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
@@ -28,7 +31,9 @@ from airflow_provider_deltaforge.storage.records.verifications import Verificati
 _log = logging.getLogger(__name__)
 
 _KEYS = "keys"
+_DELETES, _POSITION = "deletes", "position"
 _KEYS_AT_ONCE = 200
+_DELETES_AT_ONCE = 500
 _REPAIRED = ("missing", "extra", "different")
 
 
@@ -130,6 +135,53 @@ def with_deletes(
     if not gone:
         return rows
     ts_ms = rows["ts_ms"][0].as_py() if rows.num_rows else int(time.time() * 1000)
+    deletes = _deletes(run_id, chunk, gone, ts_ms)
+    return joined([deletes, rows]) if rows.num_rows else deletes
+
+
+def delete_chunks(
+    chunk: TableChunk, keys: Sequence[str], position: Position
+) -> Iterator[TableChunk]:
+    """Yield chunks that hold nothing but deletes.
+
+    Args:
+        chunk: any chunk of the table.
+        keys: of the rows, as events have them.
+        position: where the log is, up to which everything is delivered.
+    """
+    for first in range(0, len(keys), _DELETES_AT_ONCE):
+        bounds = {
+            _DELETES: [*keys[first : first + _DELETES_AT_ONCE]],
+            _POSITION: dict(position),
+        }
+        name = f"{chunk.full_name}:deletes:{first}"
+        yield replace(chunk, id=name, bounds=bounds, rows_estimate=0)
+
+
+def is_of_deletes(chunk: TableChunk) -> bool:
+    """Return whether a chunk holds deletes alone: no table is read for it."""
+    return _DELETES in chunk.bounds
+
+
+def delete_batches(run_id: str, chunk: TableChunk) -> Iterator[ChangeBatch] | None:
+    """Return the events of a chunk that holds deletes alone; None of another one."""
+    if not is_of_deletes(chunk):
+        return None
+    position = chunk.bounds[_POSITION]
+    rows = _deletes(run_id, chunk, chunk.bounds[_DELETES], int(time.time() * 1000))
+    return iter([ChangeBatch(rows, _OnePosition(position), position, "", rows.nbytes)])
+
+
+@dataclass(frozen=True, slots=True)
+class _OnePosition:
+    position: Position
+
+    def after(self, tx: int) -> Position:
+        del tx
+        return self.position
+
+
+def _deletes(run_id: str, chunk: TableChunk, keys: Sequence[str], ts_ms: int) -> pa.RecordBatch:
     events: list[Mapping[str, Any]] = [
         {
             "op": "d",
@@ -141,15 +193,14 @@ def with_deletes(
             "ts_ms": ts_ms,
             "tx": 0,
             "row": number,
-            "tx_end": number == len(gone) - 1,
+            "tx_end": number == len(keys) - 1,
             "event_id": hashlib.blake2b(
                 f"{run_id}:{chunk.id}:{text}".encode(), digest_size=16
             ).digest(),
         }
-        for number, text in enumerate(gone)
+        for number, text in enumerate(keys)
     ]
-    deletes = pa.RecordBatch.from_pylist(events, schema=CHANGE_SCHEMA)
-    return joined([deletes, rows]) if rows.num_rows else deletes
+    return pa.RecordBatch.from_pylist(events, schema=CHANGE_SCHEMA)
 
 
 def _canonical(key: bytes | str) -> str:

@@ -5,9 +5,10 @@ process. The stream later begins at the run's start position, which was taken be
 row was read, so nothing that changes meanwhile is missed.
 """
 
+import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,15 @@ from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
 from airflow_provider_deltaforge.engine.deliver.sink_positions import is_reset
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
 from airflow_provider_deltaforge.engine.read.source_identity import SourceIdentity
-from airflow_provider_deltaforge.engine.snapshot.repair import repair_chunks
+from airflow_provider_deltaforge.engine.snapshot.repair import (
+    delete_chunks,
+    is_of_deletes,
+    repair_chunks,
+)
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
+from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
@@ -35,6 +41,16 @@ from airflow_provider_deltaforge.storage.records.requests import (
 from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
 from airflow_provider_deltaforge.storage.records.tables import TableRecords
 
+FindExtra = Callable[
+    [Pipeline, Collection[str], Mapping[str, Sequence[TableChunk]], Callable[[], None]],
+    tuple[Mapping[str, Sequence[str]], Sequence[str]],
+]
+"""Of a pipeline, ids of sinks, and the chunks of tables: returns by table the keys of rows that
+some of these sinks hold and the table does not, and what could not be looked at. It calls its last
+argument often, which raises to end it."""
+
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
@@ -42,6 +58,21 @@ class SnapshotPlan:
 
     run: SnapshotRecord
     remaining: dict[str, list[TableChunk]]
+
+    @property
+    def stages(self) -> Sequence[Mapping[str, Sequence[TableChunk]]]:
+        """Return what is left in the order in which it is copied: deletes go before rows.
+
+        Whoever takes a key of another shape for that of a row gets the row back.
+        """
+        stages = []
+        for of_deletes in (True, False):
+            left = {
+                table: [chunk for chunk in chunks if is_of_deletes(chunk) == of_deletes]
+                for table, chunks in self.remaining.items()
+            }
+            stages.append({table: chunks for table, chunks in left.items() if chunks})
+        return [stage for stage in stages if stage]
 
 
 class SnapshotRun:
@@ -51,6 +82,9 @@ class SnapshotRun:
         context: the opened job.
         request: what was asked for; None for the pipeline's own snapshot.
         is_live: its rows join a stream that goes on meanwhile, so that no log is kept for it.
+        find_extra: finds the rows that sinks hold and tables that stopped do not; see
+            ``FindExtra``.
+        check: called while it is planned; raises to end that.
     """
 
     def __init__(
@@ -59,8 +93,11 @@ class SnapshotRun:
         request: SnapshotRequest | None = None,
         *,
         is_live: bool = False,
+        find_extra: FindExtra | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._is_live = is_live
+        self._find_extra, self._check = find_extra, check
         self._context = context
         self._request = request
         self._source = context.pipeline.spec.source
@@ -89,7 +126,7 @@ class SnapshotRun:
         snapshotter = self._source.open_snapshot()
         try:
             run = self._latest()
-            if run is None or not self._resumable(run):
+            if run is None or not self._resumable(run) or self._is_outdated(run):
                 run = self._begin(snapshotter)
             elif not self._is_live:
                 snapshotter.guard(run.start_position)
@@ -102,6 +139,28 @@ class SnapshotRun:
                 chunk = TableChunk(**stored)
                 remaining.setdefault(chunk.full_name, []).append(chunk)
         return SnapshotPlan(run, remaining)
+
+    def _is_outdated(self, run: SnapshotRecord) -> bool:
+        """Return whether a run has to begin anew because of a table that stopped.
+
+        Where a lane ran since it was begun, that has passed over changes behind the views of the
+        chunks that are done.
+        """
+        stopped = self._stopped(run.tables)
+        if stopped != run.stopped:
+            return True
+        if not stopped:
+            return False
+        at = self._delivered() if self._request is not None else None
+        return self._is_live or (at is not None and dict(at) != run.start_position)
+
+    def _stopped(self, tables: Iterable[str]) -> list[str]:
+        """Return which of some tables are stopped now, and whole when the copy is."""
+        wish = {} if self._request is None else self._request.wish
+        if wish.get("where") or wish.get("repairs"):
+            return []
+        records = TableRecords(self._context.store, self._context.pipeline.name)
+        return sorted(records.stopped_among(tables))
 
     def guard(self, plan: SnapshotPlan) -> None:
         """Check that the stream could still begin at the run's start position.
@@ -136,8 +195,12 @@ class SnapshotRun:
             writes += TableRecords(self._context.store, self._context.pipeline.name).repair(
                 [*plan.run.tables]
             )
+        reason = "; ".join(plan.run.notes)
+        if reason:
+            _log.warning("%s", reason)
         if self._request is not None:
-            self._store([*writes, *self._result(self._request, "done", plan.run)])
+            done = self._result(self._request, "done", plan.run, reason=reason or None)
+            self._store([*writes, *done])
             reach(CrashPoint.REQUEST_RECORDED)
             return
         known = self._checkpoints.load()
@@ -206,7 +269,8 @@ class SnapshotRun:
             },
             **details,
         )
-        return self._results.put(result, needed)
+        waits = TableRecords(self._context.store, self._context.pipeline.name)
+        return [*self._results.put(result, needed), waits.forget_awaited(request.ticket)]
 
     def _latest(self) -> SnapshotRecord | None:
         own = self._request is None
@@ -236,22 +300,33 @@ class SnapshotRun:
     def _start_position(self, snapshotter: Snapshotter) -> Position:
         """Return where the log must still begin: where the stream stands, if it began before."""
         if self._request is not None:
-            known = self._checkpoints.load()
-            stands = [
-                known[sink.id] for sink in self._context.pipeline.spec.sinks if sink.id in known
-            ]
-            earliest: Position | None = self._source.earliest(stands)
+            earliest = self._delivered()
             if earliest is not None:
                 if not self._is_live:
                     snapshotter.guard(earliest)
                 return earliest
         return snapshotter.begin()
 
+    def _delivered(self) -> Position | None:
+        """Return up to where every sink has the log; None before the stream has begun."""
+        known, sink_ids = self._checkpoints.load(), self._given_to()
+        stands = [known[sink_id] for sink_id in sink_ids if sink_id in known]
+        earliest: Position | None = self._source.earliest(stands)
+        return earliest
+
+    def _given_to(self) -> list[str]:
+        """Return the sinks that were not given up."""
+        given_up = Gaps(self._context.store, self._context.pipeline.name).open()
+        return [s.id for s in self._context.pipeline.spec.sinks if s.id not in given_up]
+
     def _begin(self, snapshotter: Snapshotter) -> SnapshotRecord:
         position = self._start_position(snapshotter)
         if self._request is None and not self._streamed():
             learn(self._context, registry_of(self._context), position, anew=True)
         chunks = list(self._wished(snapshotter))
+        stopped = self._stopped({chunk.full_name for chunk in chunks})
+        deletes, notes = self._passed_over(stopped, chunks, position)
+        chunks = [*deletes, *chunks]
         tables: dict[str, dict[str, int]] = {}
         for chunk in chunks:
             counts = tables.setdefault(chunk.full_name, {"chunks": 0, "rows_estimate": 0})
@@ -268,6 +343,8 @@ class SnapshotRun:
             ticket=self._request.ticket if self._request is not None else None,
             fresh_sinks=self._fresh_sinks(),
             limits=self._source.snapshot.limits(),
+            stopped=stopped,
+            notes=notes,
         )
         writes = self._records.begin(run, chunks)
         if self._request is None and not self._streamed():
@@ -275,6 +352,28 @@ class SnapshotRun:
         self._store(writes)
         reach(CrashPoint.SNAPSHOT_STARTED)
         return run
+
+    def _passed_over(
+        self, stopped: Sequence[str], chunks: Sequence[TableChunk], position: Position
+    ) -> tuple[Sequence[TableChunk], list[str]]:
+        """Return deletes of what tables that stopped have no more, and what is not known of it.
+
+        Their log was passed over; what sinks hold of them tells which rows they are.
+        """
+        if not stopped or self._find_extra is None or self._is_live:
+            return [], []
+        of_tables = {
+            name: [chunk for chunk in chunks if chunk.full_name == name] for name in stopped
+        }
+        pipeline = self._context.pipeline
+        keys, notes = self._find_extra(pipeline, self._given_to(), of_tables, self._check)
+        deletes: list[TableChunk] = []
+        for name, gone in keys.items():
+            _log.info("%s: deletes of %d rows were passed over", name, len(gone))
+            deletes += delete_chunks(of_tables[name][0], gone, position)
+        tables = ", ".join(stopped)
+        prefix = f"deletes of {tables} that were passed over may be missing"
+        return deletes, [f"{prefix}: {'; '.join(notes)}"] if notes else []
 
     def _wished(self, snapshotter: Snapshotter) -> Sequence[TableChunk]:
         chunk_rows, request = self._source.snapshot.chunk_size, self._request

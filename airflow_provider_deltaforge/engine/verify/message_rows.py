@@ -72,6 +72,8 @@ class MessageRows:
         by_message_key: a message's key names its row; else the row's image does.
         splits_keys: an update of a key is preceded by a delete of the old one.
         topics: which tables' rows each destination may hold.
+        pipeline: whose messages count; what others say of a row leaves nothing of it there. None:
+            everybody's.
         unreadable: messages that are none of ours and name no row.
     """
 
@@ -80,6 +82,7 @@ class MessageRows:
     by_message_key: bool
     splits_keys: bool
     topics: Mapping[str, Collection[int]]
+    pipeline: str | None = None
     unreadable: int = 0
     messages: int = 0
     truncations: list[Truncation] = field(default_factory=list)
@@ -123,14 +126,19 @@ class _Decoded:
         self._orders, self._times, self._place, self._flags = orders, times, place, flags
         inside = rows.paths.event
         named = [(*inside, name) for name in ("op", "before", "after", "synthetic", "unchanged")]
-        spans = json_fields.locate_each(held.values, [*named, *rows.paths.table])
+        paths = [*named, rows.paths.pipeline, *rows.paths.table]
+        spans = json_fields.locate_each(held.values, paths)
         self._op = json_fields.text_values(held.values, spans[0])
         self._before = _not_null(json_fields.values(held.values, spans[1]))
         self._after = _not_null(json_fields.values(held.values, spans[2]))
         self._made = np.asarray(_not_null(json_fields.values(held.values, spans[3])).is_valid())
         self._unchanged = json_fields.values(held.values, spans[4])
         self._is_event = np.asarray(self._op.is_valid())
-        self._tables = self._numbers([json_fields.text_values(held.values, s) for s in spans[5:]])
+        self._counts = np.ones(len(held.values), np.bool_)
+        if rows.pipeline is not None:
+            names = json_fields.text_values(held.values, spans[5])
+            self._counts = np.asarray(rows.paths.are_of(rows.pipeline, names))
+        self._tables = self._numbers([json_fields.text_values(held.values, s) for s in spans[6:]])
 
     def _numbers(self, texts: Sequence[pa.StringArray]) -> Any:
         """Return each message's table, -1 for one that is not verified."""
@@ -207,6 +215,7 @@ class _Decoded:
         self, table: VerifiedTable, rows: Any, keys: Any, is_there: Any, after: Any
     ) -> pa.RecordBatch:
         count = len(rows)
+        is_there = is_there & self._counts[rows]
         flags = np.where(is_there, self._flags, self._flags | ABSENT).astype(np.uint8)
         content, unchanged = np.zeros(count, np.uint64), pa.nulls(count, pa.binary())
         if after is not None:

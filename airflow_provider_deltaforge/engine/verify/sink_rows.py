@@ -298,17 +298,22 @@ def held_row(state: Mapping[str, Any]) -> HeldRow:
 
 def why_unreadable(sink: Sink) -> str | None:
     """Return why a sink cannot be read back, whatever it is connected to; None: it can."""
-    if sink.verify is not None:
+    found = None if sink.verify is not None else why_no_messages(sink)
+    if found is None:
         return None
-    advice = "; name a function that reads what your consumers made of it: verify.reader"
+    return f"{found}; name a function that reads what your consumers made of it: verify.reader"
+
+
+def why_no_messages(sink: Sink) -> str | None:
+    """Return why a sink's messages cannot be read back; None: they can."""
     if type(sink).open_reader is Sink.open_reader:
-        return f"not readable: nothing can be read back from a sink of this type{advice}"
+        return "not readable: nothing can be read back from a sink of this type"
     if not sink.encoding.is_text:
-        return f"not readable: messages of this encoding cannot be read back{advice}"
+        return "not readable: messages of this encoding cannot be read back"
     if sink.envelope.paths is None:
-        return f"not readable: it is not known where this envelope's events hold the row{advice}"
+        return "not readable: it is not known where this envelope's events hold the row"
     if sink.filter is not None and (sink.filter.synthetic_only or sink.filter.producers):
-        return f"not readable: it takes only what processors make, not the tables' rows{advice}"
+        return "not readable: it takes only what processors make, not the tables' rows"
     return None
 
 
@@ -323,6 +328,20 @@ def open_sink(
     """
     if sink.verify is not None:
         return ReaderSink(sink.id, pipeline, sink.verify, tables, files, check)
+    return open_messages(sink, pipeline, tables, files, check)
+
+
+def open_messages(
+    sink: Sink, pipeline: str, tables: Sequence[VerifiedTable], files: StateFiles,
+    check: Callable[[], None], *, own_only: bool = False,
+) -> MessageSink:  # fmt: skip
+    """Return the rows that a sink's messages tell of; nothing is read yet.
+
+    With ``own_only`` a row whose last message another pipeline wrote is not there.
+
+    Raises:
+        SpecError, AccessError, RetryableError: it cannot be opened.
+    """
     reader = sink.open_reader(pipeline)
     if reader is None or sink.envelope.paths is None:
         raise SpecError(f"sink {sink.id} cannot be read back")
@@ -333,6 +352,7 @@ def open_sink(
         by_message_key=has_keys and sink.key_template is None,
         splits_keys=sink.writes_tombstones or (has_keys and sink.envelope.splits_key_changes),
         topics={},
+        pipeline=pipeline if own_only else None,
     )
     return MessageSink(reader, rows, files, check)
 

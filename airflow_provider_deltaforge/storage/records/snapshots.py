@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from airflow_provider_deltaforge.events.table_names import unquoted
 from airflow_provider_deltaforge.storage import names
@@ -53,6 +53,19 @@ class SnapshotRecord(Record):
 
     limits: dict[str, int] = Field(default_factory=dict)
     """What the document limits the copy to, by the setting's name."""
+    stopped: list[str] = Field(default_factory=list)
+    """Of its tables those that had stopped when it was begun."""
+    notes: list[str] = Field(default_factory=list)
+    """Why deletes that were passed over while tables were stopped may not all be among it."""
+
+    @model_serializer(mode="wrap")
+    def _as_stored(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only copies of tables that stopped have."""
+        fields: dict[str, Any] = dump(self)
+        for name in ("stopped", "notes"):
+            if not fields[name]:
+                del fields[name]
+        return fields
 
 
 class ChunkBegun(Record):

@@ -4,8 +4,8 @@ Both are written in fenced transactions: a stop before any row is passed over, a
 with the checkpoint that passes the statement it came by.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
 
 from airflow_provider_deltaforge.events.table_names import unquoted
 from airflow_provider_deltaforge.storage import names
@@ -32,6 +32,14 @@ class Arrival(Record):
     v: Literal[1] = 1
     id: str
     table: str
+
+
+class AwaitedPosition(Record):
+    """What the stream is to deliver before tables that stopped are copied."""
+
+    v: Literal[1] = 1
+    position: dict[str, Any]
+    """Where the log ended when the copy was first looked at."""
 
 
 class CapturedPatterns(Record):
@@ -119,14 +127,36 @@ class TableRecords:
         text = TableNames(server=server, tables=dict(tables)).model_dump_json().encode()
         return Put(names.TABLES, f"{self._prefix}named", text)
 
-    def repair(self, copied: list[str]) -> list[Write]:
+    def stopped_among(self, tables: Iterable[str]) -> dict[str, StoppedTable]:
+        """Return which of some tables are stopped now, by the names given."""
+        stopped = self.stopped()
+        # An early release stored names with dots unquoted.
+        found = {name: stopped.get(name, stopped.get(unquoted(name))) for name in tables}
+        return {name: record for name, record in found.items() if record is not None}
+
+    def repair(self, copied: Iterable[str]) -> list[Write]:
         """Return the writes that let copied tables stream again."""
-        copied = [*copied, *map(unquoted, copied)]
         return [
             self._put(record.model_copy(update={"repaired_at_ms": now_ms()}))
-            for name, record in self.stopped().items()
-            if name in copied
+            for record in self.stopped_among(copied).values()
         ]
+
+    def awaited(self, ticket: str) -> Mapping[str, Any] | None:
+        """Return the position that the stream is to pass before a request is served."""
+        key = f"{self._prefix}awaited/{ticket}"
+        text = self._store.get(names.TABLES, key)
+        if text is None:
+            return None
+        return AwaitedPosition.from_stored(text, f"the table {key}").position
+
+    def await_position(self, ticket: str, position: Mapping[str, Any]) -> Put:
+        """Return the write that has a request wait until the stream has passed a position."""
+        text = AwaitedPosition(position=dict(position)).model_dump_json().encode()
+        return Put(names.TABLES, f"{self._prefix}awaited/{ticket}", text)
+
+    def forget_awaited(self, ticket: str) -> Delete:
+        """Return the write that forgets what a request waited for."""
+        return Delete(names.TABLES, f"{self._prefix}awaited/{ticket}")
 
     def arrivals(self) -> list[Arrival]:
         """Return the tables that are to be copied and not yet asked for."""

@@ -1,0 +1,190 @@
+"""Rows that sinks hold and their table does not: deletes that were passed over.
+
+Messages are read back as a verification reads them, but only those of this pipeline count: what is
+found here is deleted without anybody having looked at it.
+"""
+
+import logging
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from airflow_provider_deltaforge.engine.verify.message_rows import VerifiedTable
+from airflow_provider_deltaforge.engine.verify.row_states import (
+    StateFiles,
+    compared,
+    each_bucket,
+    latest,
+)
+from airflow_provider_deltaforge.engine.verify.sink_rows import (
+    MessageSink,
+    open_messages,
+    why_no_messages,
+)
+from airflow_provider_deltaforge.engine.verify.source_rows import UNVERIFIED, SourceRows
+from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.spec.document import Pipeline
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_log = logging.getLogger(__name__)
+
+
+def extra_rows(
+    pipeline: Pipeline,
+    sink_ids: Collection[str],
+    chunks: Mapping[str, Sequence[TableChunk]],
+    check: Callable[[], None],
+) -> tuple[Mapping[str, Sequence[str]], Sequence[str]]:
+    """Find rows that some sink holds and their table does not.
+
+    Nothing may be written of these tables meanwhile.
+
+    Args:
+        pipeline: the document, expanded.
+        sink_ids: the sinks to look into.
+        chunks: all chunks of each table.
+        check: called often; raises to end it.
+
+    Returns:
+        (keys by table, as events have them; what could not be looked at, for people).
+
+    Raises:
+        RetryableError: a sink or the source is away.
+        DeltaForgeError: the source cannot be read.
+    """
+    search = _Search(pipeline, sink_ids, chunks, check)
+    with ExitStack() as stack:
+        return search.found(stack), search.notes
+
+
+class _Search:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        sink_ids: Collection[str],
+        chunks: Mapping[str, Sequence[TableChunk]],
+        check: Callable[[], None],
+    ) -> None:
+        self._pipeline, self._chunks, self._check = pipeline, chunks, check
+        self._sinks = [sink for sink in pipeline.spec.sinks if sink.id in sink_ids]
+        self.notes: list[str] = []
+
+    def found(self, stack: ExitStack) -> Mapping[str, Sequence[str]]:
+        readable = []
+        for sink in self._sinks:
+            reason = why_no_messages(sink)
+            if reason is None:
+                readable.append(sink)
+            else:
+                self.notes.append(f"sink {sink.id}: {reason}")
+        if not readable:
+            return {}
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deltaforge-")))
+        source = SourceRows(self._pipeline, [sink.id for sink in readable], self._is_ending)
+        stack.callback(source.close)
+        try:
+            tables = self._tables(source)
+        except SpecError as error:  # It cannot list its tables.
+            self.notes.append(redacted(str(error)))
+            return {}
+        files = StateFiles(directory / "source")
+        for table in tables:
+            for chunk in self._chunks[table.name]:
+                for _, states in source.read(table, chunk):
+                    self._check()
+                    files.add(states)
+        opened: list[MessageSink] = []
+        for number, sink in enumerate(readable):
+            rows = self._read(sink, source, tables, directory / str(number), stack)
+            if rows is not None:
+                opened.append(rows)
+        return self._compared(source, tables, files, opened)
+
+    def _is_ending(self) -> bool:
+        try:
+            self._check()
+        except Exception:  # noqa: BLE001 - whatever ends it
+            return True
+        return False
+
+    def _tables(self, source: SourceRows) -> list[VerifiedTable]:
+        tables: list[VerifiedTable] = []
+        for schema in self._pipeline.spec.source.describe():
+            number = UNVERIFIED
+            if schema.full_name in self._chunks and schema.primary_key:
+                number = len(tables)
+                tables.append(VerifiedTable(number, schema))
+            source.place(schema, number)
+        known = {table.name for table in tables}
+        self.notes.extend(
+            f"table {name} has no key: its rows cannot be told apart"
+            for name in self._chunks
+            if name not in known
+        )
+        return tables
+
+    def _read(
+        self,
+        sink: Any,
+        source: SourceRows,
+        tables: Sequence[VerifiedTable],
+        directory: Path,
+        stack: ExitStack,
+    ) -> MessageSink | None:
+        """Return what a sink holds; None where it does not let itself be read."""
+        name, files = self._pipeline.name, StateFiles(directory)
+        try:
+            rows = open_messages(sink, name, tables, files, self._check, own_only=True)
+            stack.callback(rows.close)
+            rows.read(source.topics_of(sink.id), late=False)
+        except (FatalError, SpecError) as error:
+            self._check()  # Its own errors end everything.
+            self.notes.append(f"sink {sink.id}: {redacted(str(error))}")
+            return None
+        self.notes.extend(f"sink {sink.id}: {note}" for note in rows.reader.notes)
+        return rows
+
+    def _compared(
+        self,
+        source: SourceRows,
+        tables: Sequence[VerifiedTable],
+        files: StateFiles,
+        opened: Sequence[MessageSink],
+    ) -> dict[str, list[str]]:
+        names = {table.number: table.name for table in tables}
+        for number in source.renamed_keys:
+            name = names.pop(number)
+            self.notes.append(f"table {name}: a processor changes its rows' keys")
+        found: dict[str, dict[str, None]] = {name: {} for name in names.values()}
+        for own, *held in each_bucket([files, *(rows.files for rows in opened)]):
+            own_rows = latest(own)
+            for rows, bucket in zip(opened, held, strict=True):
+                self._check()
+                both = compared(own_rows, rows.latest(bucket))
+                extra = both.differs & (both.source < 0) & (both.sink >= 0)
+                keyed = source.keyed_by_processor if rows.rows.by_message_key else ()
+                for number, name in names.items():
+                    mine = np.flatnonzero(extra & (both.tables == number))
+                    if number not in keyed:
+                        keys = both.keys.take(pa.array(mine)).to_pylist()
+                        found[name].update(dict.fromkeys(filter(None, map(_key_text, keys))))
+        self.notes.extend(
+            f"table {names[number]}: a processor sets the messages' keys"
+            for number in sorted(source.keyed_by_processor & names.keys())
+        )
+        return {name: sorted(keys) for name, keys in found.items() if keys}
+
+
+def _key_text(key: bytes) -> str | None:
+    """Return a key as events have it; None for one that is no JSON object."""
+    try:
+        return key.decode() if isinstance(orjson.loads(key), dict) else None
+    except ValueError:
+        return None
