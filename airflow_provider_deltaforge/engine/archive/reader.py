@@ -99,10 +99,8 @@ class Archive:
         """
         settings = pipeline.spec.archive
         if settings is None:
-            raise SpecError(
-                f"pipeline {pipeline.name!r} has no archive: add a block spec.archive to its "
-                "document to begin one"
-            )
+            name = pipeline.name
+            raise SpecError(f"pipeline {name!r} has no archive: add spec.archive to its document")
         archive = cls(ArchiveFolder(settings.directory, pipeline.name), pipeline.spec.source)
         archive.refresh()
         return archive
@@ -235,9 +233,8 @@ class Archive:
         try:
             data = self.folder.read(file.path)
         except FileNotFoundError:
-            raise PositionLostError(
-                f"archive {self.folder.shown}: {file.path} is not there any more"
-            ) from None
+            gone = f"archive {self.folder.shown}: {file.path} is not there any more"
+            raise PositionLostError(gone) from None
         if hashlib.sha256(data).hexdigest() != file.sha256:
             raise FatalError(
                 f"archive {self.folder.shown}: {file.path} is damaged: it is not what was written; "
@@ -273,9 +270,8 @@ class Archive:
                 )
             return behind, stretch[-1][0] if is_last else None
         has = "; ".join(f"{dict(s.start)} to {dict(s.end)}" for s in self.spans()) or "nothing"
-        raise PositionLostError(
-            f"archive {self.folder.shown}: it does not have {dict(position)}; it has {has}"
-        )
+        lacks = f"archive {self.folder.shown}: it does not have {dict(position)}"
+        raise PositionLostError(f"{lacks}; it has {has}")
 
     def _covers(self, at: Position, position: Position) -> bool:
         try:

@@ -63,3 +63,17 @@ class VerifyResult:
     verdict: Verdict
     sinks: list[SinkComparison]
     keys: dict[str, dict[str, dict[str, list[str]]]]
+
+    @classmethod
+    def of(
+        cls, sinks: list[SinkComparison], keys: dict[str, dict[str, dict[str, list[str]]]]
+    ) -> "VerifyResult":
+        """Return what comparisons of sinks amount to."""
+        tables = [table for sink in sinks for table in sink.tables]
+        is_whole = all(sink.reason is None for sink in sinks) and all(
+            table.reason is None and not table.inconclusive for table in tables
+        )
+        verdict: Verdict = "equal" if is_whole else "incomplete"
+        if any(table.differences for table in tables):
+            verdict = "different"
+        return cls(verdict, sinks, keys)

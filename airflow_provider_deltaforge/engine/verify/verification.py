@@ -62,7 +62,6 @@ from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.verifications import (
     SinkComparison,
     TableComparison,
-    Verdict,
 )
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -424,7 +423,7 @@ class _Run:
             )
             result.tables.sort(key=lambda each: each.table)
         results = list(self._results.values())
-        return VerifyResult(_verdict(results), results, keys)
+        return VerifyResult.of(results, keys)
 
     def _is_keyed_otherwise(self, work: _SinkWork, number: int) -> bool:
         by_key = isinstance(work.rows, MessageSink) and work.rows.rows.by_message_key
@@ -443,16 +442,6 @@ def _is_same(row: SourceRow | None, held: HeldRow) -> bool:
     if held.unchanged is None:
         return row.content == held.content
     return without_columns(row.after, held.unchanged) == held.content
-
-
-def _verdict(results: Sequence[SinkComparison]) -> Verdict:
-    tables = [table for result in results for table in result.tables]
-    if any(table.differences for table in tables):
-        return "different"
-    is_whole = all(result.reason is None for result in results) and all(
-        table.reason is None and not table.inconclusive for table in tables
-    )
-    return "equal" if is_whole else "incomplete"
 
 
 def _add(found: TableComparison, name: str, count: int) -> None:
