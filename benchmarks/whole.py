@@ -118,6 +118,11 @@ class Pipeline:
         progress = self.control.progress()
         return progress.events if progress is not None else 0
 
+    def batches(self) -> int:
+        """Return in how many batches."""
+        progress = self.control.progress()
+        return progress.batches if progress is not None else 0
+
 
 def drain(
     pipeline: Pipeline, events: int, log_bytes: int, master: str | None, servers: dict[str, int]
@@ -157,9 +162,9 @@ def latency(
         time.sleep(2)
         sampler = Sampler({"driver": driver, **servers})
         sampler.reset()
-        from_ms = time.time() * 1000
+        from_ms, batches = time.time() * 1000, pipeline.batches()
         time.sleep(seconds)
-        until_ms = time.time() * 1000
+        until_ms, batches = time.time() * 1000, pipeline.batches() - batches
         processes = sampler.stop()
     waits = [
         appended - json.loads(value)["ts_ms"]
@@ -167,8 +172,11 @@ def latency(
         if from_ms <= appended < until_ms
     ]
     cuts = statistics.quantiles(waits, n=1000)
+    for used in processes.values():
+        used["cpu_s_per_million"] = round(used["cpu_s"] / len(waits) * 1e6, 1)
     return {
         "events_per_s": round(len(waits) / seconds),
+        "batches_per_s": round(batches / seconds, 1),
         "p50_ms": cuts[499],
         "p99_ms": cuts[989],
         "p999_ms": cuts[998],
