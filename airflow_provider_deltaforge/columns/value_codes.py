@@ -13,7 +13,10 @@ Codes = npt.NDArray[np.intp]
 
 def codes(column: pa.DictionaryArray) -> Codes:
     """Return each row's index in the dictionary; the dictionary's length stands for null."""
-    return np.asarray(pc.fill_null(column.indices, len(column.dictionary))).astype(np.intp)
+    indices = column.indices
+    if indices.null_count:
+        indices = pc.fill_null(indices, len(column.dictionary))
+    return np.asarray(indices).astype(np.intp)
 
 
 def combinations(

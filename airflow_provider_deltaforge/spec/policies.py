@@ -19,7 +19,8 @@ class Batch(Settings):
     max_bytes: PositiveInt = 16 * 2**20
     """Bytes in one batch."""
     max_ms: PositiveInt = 50
-    """Age of the oldest event, in milliseconds."""
+    """How long an event waits for others while sinks are busy, in milliseconds; an idle sink is
+    given at once what there is."""
     respect_source_tx: bool = True
     """Keep the events of a source transaction in one batch, whatever the limits say."""
     max_transaction_bytes: PositiveInt = 8 * 2**20

@@ -149,7 +149,7 @@ ROWS: tuple[MetricRow, ...] = (
         "stage_latency_seconds",
         "histogram",
         "One batch in one stage: decode (a segment of the log), process, schema_sensing, deliver, "
-        "commit; by what made the batch full: events, bytes, timer, end.",
+        "commit; by what made the batch full: events, bytes, timer, idle (sinks), end.",
         ("stage", "trigger"),
         _stages,
     ),

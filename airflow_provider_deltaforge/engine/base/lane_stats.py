@@ -425,7 +425,9 @@ class LaneStats:
 
     def _count(self, taken: Mapping[str, SinkCounts]) -> None:
         for sink_id, counts in taken.items():
-            state = self.sinks.setdefault(sink_id, SinkStats())
+            state = self.sinks.get(sink_id)
+            if state is None:
+                state = self.sinks[sink_id] = SinkStats()
             state.counted.events += counts.events
             state.counted.bytes += counts.nbytes
             state.counted.batches += 1

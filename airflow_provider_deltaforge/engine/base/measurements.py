@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import psutil
 
+from airflow_provider_deltaforge.engine.base.processor_stats import slots_of
 from airflow_provider_deltaforge.storage.records.measurements import (
     OTHER_TABLES,
     TABLES_MAX,
@@ -29,11 +30,6 @@ from airflow_provider_deltaforge.telemetry.client_counts import ClientCounts
 
 _SLOTS = len(LATENCY_BUCKETS_S) + 1
 _UNFORESEEN = "internal"
-
-
-def slots_of(seconds: np.ndarray) -> np.ndarray:
-    """Return the bucket of each wait."""
-    return np.searchsorted(LATENCY_BUCKETS_S, seconds)
 
 
 def note(latency: Latency, seconds: float) -> None:
@@ -83,7 +79,9 @@ class LaneMeasurements:
         self._tables: dict[str, int] = {}
         self._delivered, self._read = _TableTimes(), _TableTimes()
         self._table_lag_ms: dict[str, int] = {}
-        self._sinks: dict[str, SinkGauges] = {}
+        self._buffered: dict[str, tuple[int, int]] = {}
+        """Messages and bytes that sinks' clients hold."""
+        self._clients: dict[str, dict[str, int]] = {}
         self._last_event_s: float | None = None
         self._depths: Callable[[], Mapping[str, int]] = dict
         self._retention: LogRetention | None = None
@@ -190,14 +188,13 @@ class LaneMeasurements:
     def sink_begins(self, sink_id: str, messages: int, nbytes: int) -> None:
         """Note what a sink's client is given."""
         with self._lock:
-            gauges = self._sinks.get(sink_id, SinkGauges())
-            update = {"buffer_messages": messages, "buffer_bytes": nbytes}
-            self._sinks[sink_id] = gauges.model_copy(update=update)
+            self._buffered[sink_id] = messages, nbytes
 
     def sink_ended(self, sink_id: str, seconds: float, client: ClientCounts) -> None:
         """Count a write that is durable, and what the sink's client did since the last one."""
         with self._lock:
-            self._sinks[sink_id] = SinkGauges(client=dict(client.gauges))
+            self._buffered[sink_id] = 0, 0
+            self._clients[sink_id] = dict(client.gauges)
             sink = self._sink(sink_id)
             note(sink.latency, seconds)
             for what, count in client.counts.items():
@@ -253,7 +250,14 @@ class LaneMeasurements:
                 channel_depth=depths,
                 sensed_tables=None if sensor is None else len(sensor.counts()),
                 dynamic_maps=None if sensor is None else sensor.dynamic_maps(),
-                sinks=dict(self._sinks),
+                sinks={
+                    name: SinkGauges(
+                        buffer_messages=messages,
+                        buffer_bytes=nbytes,
+                        client=self._clients.get(name, {}),
+                    )
+                    for name, (messages, nbytes) in self._buffered.items()
+                },
                 processes=processes(),
                 retention=self._retention,
             )
@@ -269,11 +273,17 @@ class LaneMeasurements:
         return found
 
     def _sink(self, sink_id: str) -> SinkMeasurements:
-        return self._counts.sinks.setdefault(sink_id, SinkMeasurements())
+        found = self._counts.sinks.get(sink_id)
+        if found is None:
+            found = self._counts.sinks[sink_id] = SinkMeasurements()
+        return found
 
     def _note_stage(self, stage: str, trigger: str, seconds: float) -> None:
         triggers = self._counts.stages.setdefault(stage, {})
-        note(triggers.setdefault(trigger, Latency()), seconds)
+        latency = triggers.get(trigger)
+        if latency is None:
+            latency = triggers[trigger] = Latency()
+        note(latency, seconds)
 
 
 def class_of(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.value_codes import codes
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.storage.records.stats import (
     LATENCY_BUCKETS_S,
@@ -19,12 +20,20 @@ from airflow_provider_deltaforge.storage.records.stats import (
     ProcessorCounts,
 )
 
+_BUCKETS_S = np.array(LATENCY_BUCKETS_S)
+
+
+def slots_of(seconds: np.ndarray) -> np.ndarray:
+    """Return the bucket of each wait."""
+    return _BUCKETS_S.searchsorted(seconds)
+
 
 def measure(latency: Latency, seconds: np.ndarray) -> None:
     """Count so many waits. Its owner keeps two threads from using a histogram at once."""
-    slots = np.searchsorted(LATENCY_BUCKETS_S, seconds)
-    counted = np.bincount(slots, minlength=len(latency.counts))
-    latency.add(Latency(counts=counted.tolist(), sum_s=float(seconds.sum())))
+    counted = np.bincount(slots_of(seconds))
+    for slot in np.flatnonzero(counted).tolist():
+        latency.counts[slot] += int(counted[slot])
+    latency.sum_s += float(seconds.sum())
 
 
 class ProcessorStats:
@@ -187,9 +196,7 @@ def _by_table(rows: pa.RecordBatch) -> tuple[Counter[tuple[str, str]], list[str]
     columns = [rows.column(name) for name in ("db", "schema", "table", "op")]
     code = np.zeros(rows.num_rows, dtype=np.int64)
     for column in columns:
-        size = len(column.dictionary) + 1
-        indices = column.indices.fill_null(size - 1).to_numpy(zero_copy_only=False)
-        code = code * size + indices
+        code = code * (len(column.dictionary) + 1) + codes(column)
     counted: Counter[tuple[str, str]] = Counter()
     tables: dict[str, int] = {}
     _, first, inverse, counts = np.unique(

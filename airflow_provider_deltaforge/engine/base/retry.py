@@ -31,6 +31,15 @@ def retry_until(
         rest: waits for so many seconds, or until it is over.
         longest_wait_s: between two attempts.
     """
+    try:
+        return call()  # Nearly always that is all: what follows costs as much as a small batch.
+    except RetryableError as error:
+        failures = [error]
+
+    def again() -> Result:
+        if failures:
+            raise failures.pop()
+        return call()
 
     def report(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
@@ -48,9 +57,8 @@ def retry_until(
         before_sleep=report,
         reraise=True,
     )
-    result = attempts(call)
-    if attempts.statistics["attempt_number"] > 1:
-        tell(None)
+    result = attempts(again)
+    tell(None)
     return result
 
 

@@ -16,6 +16,7 @@ class Tuning:
         cancelled_s: between two looks whether a replay is still wanted.
         confirmed_s: for so long, an epoch that was found to be the newest counts as that.
         long_call_s: a processor that works on one batch for longer is shown as hanging.
+        checkpoint_s: between two checkpoints while all goes well.
         idle_checkpoint_s: between two checkpoints that move over what holds nothing for sinks.
         room_s: between two looks for room in the dead-letter queue.
         first_expiry_s: until a lane first looks for dead letters that are too old.
@@ -41,6 +42,7 @@ class Tuning:
     cancelled_s: float = 1.0
     confirmed_s: float = 2.0
     long_call_s: float = 60.0
+    checkpoint_s: float = 0.1
     idle_checkpoint_s: float = 1.0
     room_s: float = 0.5
     first_expiry_s: float = 5.0

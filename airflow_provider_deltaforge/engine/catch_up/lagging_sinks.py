@@ -89,6 +89,7 @@ class LaggingSinks:
             pending: the batch that it is still trying; None if it has given up on it.
             error: why it did.
         """
+        self._shared.settle()
         at = self._shared.retry(self._checkpoints.load)[name]
         if error is not None:
             self._shared.stats.report_sink_error(name, error)
@@ -266,6 +267,8 @@ class LaggingSinks:
 
     def _begin_rewinds(self) -> None:
         wishes = [wish for wish in self._gaps.wishes() if wish.wanted == "rewind"]
+        if wishes:
+            self._shared.settle()
         for name in self._possible.keys() - {wish.sink for wish in wishes}:
             self._take_back(name)
         for name in self._parting.keys() - {wish.sink for wish in wishes}:

@@ -87,6 +87,7 @@ class CatchUpContext:
         storing: one of them at a time stores what is set aside.
         retry: repeats the lane's calls to the store while it is away.
         seam_is_over: whether the lane, at a position, leaves nothing out that a snapshot shows.
+        settle: stores how far the lane's sinks are, where that is not stored yet.
     """
 
     context: TaskContext
@@ -97,6 +98,7 @@ class CatchUpContext:
     storing: threading.Lock
     retry: Callable[[Callable[[], Any]], Any]
     seam_is_over: Callable[[Position], bool] = lambda _: True
+    settle: Callable[[], None] = lambda: None
 
 
 class SecondReader:

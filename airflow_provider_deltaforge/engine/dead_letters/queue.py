@@ -156,6 +156,11 @@ class DeadLetterQueue:
         self._held, self._chosen = [], []
 
     @property
+    def has_news(self) -> bool:
+        """Return whether something is to be stored with the next checkpoint."""
+        return bool(self._held) or self.order.has_marks
+
+    @property
     def overflows(self) -> bool:
         """Return whether so much is held that it is stored before the position moves."""
         many = len(self._held) > self._context.job.tuning.held_dead_letters

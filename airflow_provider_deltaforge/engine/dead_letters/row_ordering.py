@@ -300,6 +300,11 @@ class RowOrdering:
             left = [mark for mark in self._overtaken.get(event_id, ()) if mark[1] != sink_id]
             self._overtaken[event_id] = left
 
+    @property
+    def has_marks(self) -> bool:
+        """Return whether there are such writes."""
+        return bool(self._marks)
+
     def writes(self) -> list[Write]:
         """Return the writes that tell entries who has overtaken them.
 

@@ -39,9 +39,9 @@ from airflow_provider_deltaforge.engine.catch_up.start_positions import (
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, learn
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
+from airflow_provider_deltaforge.engine.lane.commits import Commits, StoredWithCheckpoint
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery
 from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
-from airflow_provider_deltaforge.engine.read.empty_progress import EmptyProgress
 from airflow_provider_deltaforge.engine.read.read_ahead import ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.read.source_identity import SourceIdentity, advised
@@ -144,7 +144,6 @@ class Lane:
         )
         self._archive = LaneArchive(context, self._stats, self._heartbeat)
         self._storing = threading.Lock()
-        self._empty_progress = EmptyProgress(context.job.tuning.idle_checkpoint_s)
 
     def run(self) -> Outcome:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
@@ -218,20 +217,8 @@ class Lane:
             self._retry(lambda: self._tables.stop(stopped, opened.reader))  # noqa: B023 - called here
 
     def _carry(self, opened: OpenLog) -> Outcome:
-        spec, reader = self._context.pipeline.spec, opened.reader
-        log = WatchedLog(self._source, opened.start, opened.admit)
-        pump: ReadAhead[RenderedBatch | CopyWindow] = ReadAhead(
-            reader,
-            CuttingBatcher(
-                BatchLimits.of(spec.batch, spec.sinks), self._source, self._skip_list.places
-            ),
-            partial(self._prepare, self._rendering.ahead(self._skip_list.goes)),
-            spec.batch.max_inflight,
-            self._stats.report_read_error,
-            log,
-            self._measured,
-        )
-        self._measured.reads_from(pump.depths)
+        reader, log = opened.reader, WatchedLog(self._source, opened.start, opened.admit)
+        pump = self._read_ahead(reader, log)
         shared = CatchUpContext(
             self._context,
             self._stats,
@@ -241,6 +228,7 @@ class Lane:
             self._storing,
             self._retry,
             opened.seam.is_over,
+            lambda: commits.settle(),  # noqa: PLW0108 - made below
         )
         delivery = Delivery(
             shared,
@@ -250,17 +238,33 @@ class Lane:
             self._heartbeat,
             self._archive,
         )
+        commits = Commits(
+            shared,
+            delivery,
+            reader,
+            self._skip_list,
+            StoredWithCheckpoint(
+                self._dead_letters, self._source_identity, self._tables, self._data_drift
+            ),
+            self._store,
+        )
         rows = RowDelivery(shared, self._heartbeat, self._dead_letters, delivery.takes_rows)
         copies = LiveCopies(self._context, self._stats, self._heartbeat, log, delivery.takes_rows)
         try:
             delivery.begin(opened.start_positions)
             copies.start()
             while not self._heartbeat.ending.is_set():
-                self._step(pump, delivery, reader, rows)
+                self._step(pump, delivery, commits, reader, rows)
                 # Not while a batch is unanswered: what a network holds of it could arrive behind
                 # what the next lane's sinks send. Nor while a chunk is read, which would be lost.
                 if not copies.is_busy:
                     self._heartbeat.end_window()
+            commits.settle()
+        except DeltaForgeError as error:
+            if not isinstance(error, FencedError):
+                with suppress(DeltaForgeError):  # The sinks hold it, whatever happened behind it.
+                    commits.settle()
+            raise
         finally:
             self._stats.read_by(None)
             self._measured.reads_from(dict)
@@ -273,6 +277,23 @@ class Lane:
             raise self._heartbeat.failure
         return Outcome(self._heartbeat.why)
 
+    def _read_ahead(
+        self, reader: LogReader, log: WatchedLog
+    ) -> ReadAhead[RenderedBatch | CopyWindow]:
+        spec = self._context.pipeline.spec
+        limits = BatchLimits.of(spec.batch, spec.sinks)
+        pump: ReadAhead[RenderedBatch | CopyWindow] = ReadAhead(
+            reader,
+            CuttingBatcher(limits, self._source, self._skip_list.places),
+            partial(self._prepare, self._rendering.ahead(self._skip_list.goes)),
+            spec.batch.max_inflight,
+            self._stats.report_read_error,
+            log,
+            self._measured,
+        )
+        self._measured.reads_from(pump.depths)
+        return pump
+
     def _retained(self) -> LogRetention | None:
         """Return what the source keeps of its log behind the slowest sink."""
         at = self._stats.slowest
@@ -283,6 +304,7 @@ class Lane:
         self,
         pump: ReadAhead[RenderedBatch | CopyWindow],
         delivery: Delivery,
+        commits: Commits,
         reader: LogReader,
         rows: RowDelivery,
     ) -> None:
@@ -291,13 +313,14 @@ class Lane:
             delivery.acknowledge(reader)
         if self._dead_letters.is_due:
             self._retry(self._dead_letters.tend)
-        batch = pump.next(_WAIT_S)
+        batch = pump.next(commits.wait_s(_WAIT_S))
         if isinstance(batch, CopyWindow):
+            commits.settle()  # Read again, what came before the rows must not come behind them.
             self._copied(rows.deliver(batch))
         elif batch is not None:
-            self._deliver(batch, delivery, reader)
+            self._deliver(batch, delivery, commits)
         else:
-            self._checkpoint_idle(delivery, reader)
+            commits.tend()
 
     def _open(self) -> OpenLog:
         """Open the log where enough sinks stand; a new stream begins where the source says."""
@@ -326,7 +349,6 @@ class Lane:
         self._skip_list = SkipList(
             self._source, self._sink_ids, positions.known, start, exact, left
         )
-        self._empty_progress.ends()  # Read again, the log is behind it.
         self._stats.checkpointed(start, [])
         for name, at in stored.items():
             self._stats.caught_up(name, at, None)
@@ -357,14 +379,15 @@ class Lane:
         findings = self._drift_watch.examine(batch.rows, rendered.processed)
         return RenderedBatch(batch, rendered, stats, findings)
 
-    def _deliver(self, batch: RenderedBatch, delivery: Delivery, reader: LogReader) -> None:
+    def _deliver(self, batch: RenderedBatch, delivery: Delivery, commits: Commits) -> None:
         source = batch.source
         if source.rows.num_rows == 0:
             if source.position is not None:
-                self._empty_progress.passes(source.position)
                 delivery.passed(batch)
-            self._checkpoint_idle(delivery, reader)
+                commits.passed_empty(source.position)
             return
+        if source.position is None:
+            commits.settle()  # What is refused of this transaction is stored with its end.
         begun_s = time.perf_counter()
         refused = delivery.deliver(batch)
         if refused is None:
@@ -381,12 +404,8 @@ class Lane:
         self._stats.counted.transaction_splits += source.splits_transaction
         delivery.passed(batch)
         if source.position is not None:
-            begun_s = time.perf_counter()
-            self._commit(source.position, delivery, reader)
-            self._measured.stage("commit", source.trigger, time.perf_counter() - begun_s)
-            return
-        self._empty_progress.ends()  # What is refused of this transaction is stored with its end.
-        if self._dead_letters.overflows and self._retry(self._dead_letters.awaits_room):
+            commits.delivered(source.position, source.trigger)
+        elif self._dead_letters.overflows and self._retry(self._dead_letters.awaits_room):
             self._store([])
 
     def _copied(self, rows: RenderedRows | None) -> None:
@@ -400,31 +419,6 @@ class Lane:
         """Return -1 for a step back; two positions that lack something each are none."""
         covers = self._source.covers
         return -1 if covers(former, position) and not covers(position, former) else 1
-
-    def _commit(self, position: Position, delivery: Delivery, reader: LogReader) -> None:
-        if not self._retry(self._dead_letters.awaits_room):
-            return
-        self._empty_progress.ends()
-        names = self._skip_list.reached(position)
-        writes, ends_by = self._source_identity.passed(position)
-        writes = [*writes, *self._tables.passed(position, reader)]
-        writes += delivery.passed_alone(position)
-        drift = self._data_drift.writes()
-        self._store([*(delivery.put(name, position) for name in names), *writes, *drift])
-        reach(CrashPoint.CHECKPOINT_STORED)
-        self._data_drift.checkpointed(drift)
-        self._retry(self._tables.stored)
-        self._stats.checkpointed(position, names)
-        delivery.acknowledge(reader, position)
-        if ends_by is not None:
-            raise ends_by
-
-    def _checkpoint_idle(self, delivery: Delivery, reader: LogReader) -> None:
-        if (position := self._empty_progress.due) is not None:
-            self._commit(position, delivery, reader)
-        elif late := self._data_drift.late_writes():
-            self._store(late)
-            self._data_drift.checkpointed(late)
 
     def _store(self, writes: Sequence[Write]) -> None:
         """Store, together with what is set aside, under the lane's fence."""

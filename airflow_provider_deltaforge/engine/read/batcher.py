@@ -58,7 +58,8 @@ class SourceBatch:
     boundary: Position | None = None
     """Behind the last transaction that is whole, of a batch that ends inside another."""
     trigger: str = ""
-    """What made it full: ``events``, ``bytes``, ``timer``, or ``end`` of what is read at once."""
+    """Why it goes out: ``events``, ``bytes`` or ``timer``, which are limits, ``idle`` sinks, or the
+    ``end`` of what is read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,23 @@ class Batcher:
         if batch.rows.num_rows == 0 or reached != batch.end:
             yield SourceBatch(batch.rows.slice(0, 0), batch.end, 0)
 
-    def due(self, now_s: float) -> SourceBatch | None:
-        """Return what has waited for ``max_age_s``, up to the last transaction boundary."""
-        if self._since_s is None or now_s - self._since_s < self._limits.max_age_s:
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing waits. Called from any thread."""
+        return self._since_s is None
+
+    def due(self, now_s: float, *, is_idle: bool = False) -> SourceBatch | None:
+        """Return what has waited for ``max_age_s``, up to the last transaction boundary.
+
+        Args:
+            now_s: the present.
+            is_idle: who delivers has nothing to do: whatever waits is due.
+        """
+        if self._since_s is None:
             return None
-        return self._flush_to_boundary("timer")
+        if now_s - self._since_s >= self._limits.max_age_s:
+            return self._flush_to_boundary("timer")
+        return self._flush_to_boundary("idle") if is_idle else None
 
     def rest(self) -> SourceBatch | None:
         """Return what waits, up to the last transaction boundary: nothing more comes."""

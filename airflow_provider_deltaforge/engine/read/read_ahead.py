@@ -39,7 +39,7 @@ class _Handover(Generic[Prepared]):
     """A bounded queue that gives up waiting when the lane ends or a thread has failed."""
 
     def __init__(self, size: int, ending: threading.Event) -> None:
-        self._queue: queue.Queue[Prepared] = queue.Queue(size)
+        self._queue: queue.Queue[Prepared | None] = queue.Queue(size)
         self._ending = ending
 
     def put(self, item: Prepared) -> None:
@@ -50,6 +50,11 @@ class _Handover(Generic[Prepared]):
                 continue
             return
         raise ReadAheadEnded
+
+    def wake(self) -> None:
+        """Let who waits in ``get`` have None at once."""
+        with suppress(queue.Full):
+            self._queue.put_nowait(None)
 
     def size(self) -> int:
         return self._queue.qsize()
@@ -150,6 +155,8 @@ class ReadAhead(Generic[Prepared]):
         self._ready = _Handover(max(1, ready_ahead), self._ending)
         self._room = _Prefetched(_BYTES_AHEAD, self._ending)
         self._under_way = 0
+        self._is_idle = False
+        """Nothing is delivered, and nothing is ready: what is read goes out at once."""
         self._failure: Exception | None = None
         self._reading = threading.Thread(target=self._run_reader, name="reader", daemon=True)
         self._reading.start()
@@ -166,11 +173,17 @@ class ReadAhead(Generic[Prepared]):
         failure = self._failure  # Looked at first: what was ready is there then.
         self._room.give(self._under_way)
         self._under_way = 0
-        ready = self._ready.get(timeout_s)
+        ready = self._ready.get(0)
+        if ready is None:
+            self._is_idle = True  # Before the look: whatever is added from now on is not kept back.
+            if not self._batcher.is_empty:
+                self._chunks.wake()
+            ready = self._ready.get(timeout_s)
         if ready is None:
             if failure is not None:
                 raise failure
             return None
+        self._is_idle = False
         prepared, self._under_way = ready
         return prepared
 
@@ -261,6 +274,7 @@ class ReadAhead(Generic[Prepared]):
             batch = self._gate.admit(self._decoded(chunk))
             if batch is not None:
                 yield from self._batcher.add(batch, time.monotonic())
-        due = self._batcher.due(time.monotonic())
+        due = self._batcher.due(time.monotonic(), is_idle=self._is_idle)
         if due is not None:
+            self._is_idle = False
             yield due

@@ -100,6 +100,11 @@ class SourceIdentity:
             return [self._records.meet(present)]
         return self._records.end(_ended(self._record(known, present, None)))
 
+    @property
+    def is_reading(self) -> bool:
+        """Return whether differences are judged where the stream gets to a place."""
+        return self._reading is not None
+
     def watch(self, rows: pa.RecordBatch) -> None:
         """Take note of schema changes that come with the log."""
         record = self._reading

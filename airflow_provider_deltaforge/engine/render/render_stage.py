@@ -66,7 +66,7 @@ class SinkMessages:
         """Return what a sink holds but for what it refused; a tombstone is no event of its own."""
         messages = self.messages[sink_id]
         rows = messages.event_rows.to_numpy()
-        events = int(np.count_nonzero(np.diff(rows))) + 1 if len(rows) else 0
+        events = int(np.count_nonzero(rows[1:] != rows[:-1])) + 1 if len(rows) else 0
         events -= len({rejection.event_row for rejection in refused})
         return SinkCounts(events, messages.values.nbytes)
 
