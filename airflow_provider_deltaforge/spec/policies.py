@@ -116,7 +116,9 @@ class Trigger(Settings):
     between two batches."""
 
 
-_ARCHIVE_SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+_UNPROVEN_STORES = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+S3_OPTIONS = ("region", "scheme", "endpoint_override")
+"""What an address of an S3 bucket may say behind its question mark."""
 _SECRET_PARAMETER = re.compile(r"secret|token|key|passw|sig$", re.IGNORECASE)
 
 
@@ -140,17 +142,29 @@ class ArchiveSettings(Settings):
         if value.startswith("/") or "${" in value:
             return value
         parts = urlsplit(value)
-        if parts.scheme not in _ARCHIVE_SCHEMES or "://" not in value:
-            known = ", ".join(f"{scheme}://" for scheme in _ARCHIVE_SCHEMES)
-            raise ValueError(f"needs an absolute path, or an address that begins with {known}")
-        # In Azure's addresses the container stands before the at sign.
-        has_login = "@" in parts.netloc and not parts.scheme.startswith("abfs")
+        if parts.scheme in _UNPROVEN_STORES:
+            raise ValueError(
+                f"{parts.scheme}:// is not supported: mount the store and name the path, or use "
+                "its S3 interface as s3://bucket/folder?endpoint_override=host"
+            )
+        if parts.scheme not in ("file", "s3") or "://" not in value:
+            raise ValueError(
+                "needs an absolute path, or an address that begins with file:/// or s3://"
+            )
         names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-        if has_login or parts.password or any(map(_SECRET_PARAMETER.search, names)):
+        if "@" in parts.netloc or any(map(_SECRET_PARAMETER.search, names)):
             raise ValueError(
                 "holds credentials; take them out and let drivers find them in their environment, "
-                "for S3 as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
+                "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
             )
+        known = S3_OPTIONS if parts.scheme == "s3" else ()
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(
+                f"has unknown options {', '.join(map(repr, unknown))} behind its question mark "
+                f"(known: {', '.join(known) or 'none'})"
+            )
+        if bool(parts.netloc) != (parts.scheme == "s3"):
+            raise ValueError("needs a bucket, as s3://bucket/folder, or a path, as file:///folder")
         return value
 
 

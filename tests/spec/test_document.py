@@ -226,11 +226,17 @@ def test_a_plugin_of_somebody_else_is_found_and_checked(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("directory", "message"),
     [
-        ("archive", "needs an absolute path, or an address that begins with file://"),
+        ("archive", "needs an absolute path, or an address that begins with file:///"),
         ("ftp://host/folder", "needs an absolute path"),
         ("s3://AKIA:hush@bucket/folder", "holds credentials; take them out"),
         ("s3://bucket/folder?secret_key=hush", "holds credentials"),
-        ("abfs://container:hush@account.dfs.core.windows.net/x", "holds credentials"),
+        ("s3://bucket/folder?regoin=x", "unknown options 'regoin' behind its question mark"),
+        ("file:///folder?region=x", "unknown options 'region' behind its question mark (known: no"),
+        ("s3:///folder", "needs a bucket"),
+        ("file://folder", "or a path, as file:///folder"),
+        ("gs://bucket/folder", "gs:// is not supported: mount the store and name the path"),
+        ("hdfs://host/folder", "hdfs:// is not supported"),
+        ("abfs://container:hush@account.dfs.core.windows.net/x", "abfs:// is not supported"),
     ],
 )
 def test_an_archive_is_where_its_address_says_and_holds_no_credentials(directory, message):
@@ -244,7 +250,12 @@ def test_an_archive_is_where_its_address_says_and_holds_no_credentials(directory
 
 @pytest.mark.parametrize(
     "directory",
-    ["/var/lib/x", "s3://bucket/x?region=eu-central-1", "abfs://c@account.dfs.core.windows.net/x"],
+    [
+        "/var/lib/x?",
+        "file:///var/lib/x",
+        "s3://bucket/x?region=eu-central-1",
+        "s3://bucket/x?scheme=http&endpoint_override=127.0.0.1:9000",
+    ],
 )
 def test_other_archives_are_taken(directory):
     text = document(spec=f"archive: {{directory: '{directory}'}}")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -36,12 +37,12 @@ Result = TypeVar("Result")
 Kind = Literal["segment", "opened", "gap"]
 
 _LOG = "log"
-_OBJECT_STORES = ("s3", "gcs", "abfs")
-"""Where a file is seen only when all of it is there."""
+_S3_ATTEMPTS = 3
 _ENTRY = re.compile(r"(\d{10})-(\d{10})\.(segment|opened|gap)(?:\.(\d{10})-(\d{10}))?\.json")
 _FILE = re.compile(r"(\d{10})-(\d{10})-\d+\.(?:batches\.)?parquet")
 _UNFINISHED = re.compile(r"\.(\d{10})-(\d{10})[-.].*\.tmp")
 _OWNER = "archive.json"
+_NO_ACCESS = re.compile("ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -146,17 +147,19 @@ class ArchiveFolder:
     def __init__(self, directory: str, pipeline: str) -> None:
         self._directory = directory
         self._pipeline = pipeline
-        self.shown = f"{directory.partition('?')[0].rstrip('/')}/{pipeline}"
+        named = directory if directory.startswith("/") else directory.partition("?")[0]
+        self.shown = f"{named.rstrip('/')}/{pipeline}"
         """The folder as people see it."""
         self._synced: set[str] = set()
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
-        filesystem, root = (
-            (fs.LocalFileSystem(), self._directory)
-            if self._directory.startswith("/")
-            else fs.FileSystem.from_uri(self._directory)
-        )
+        filesystem: fs.FileSystem = fs.LocalFileSystem()
+        root, address = self._directory, urlsplit(self._directory)
+        if not root.startswith("/"):
+            root = unquote(address.netloc + address.path)
+        if address.scheme == "s3":
+            filesystem = _s3(address.netloc, dict(parse_qsl(address.query)))
         return filesystem, f"{root.rstrip('/')}/{self._pipeline}"
 
     def names(self) -> list[EntryName]:
@@ -238,15 +241,9 @@ class ArchiveFolder:
             if isinstance(filesystem, fs.LocalFileSystem):
                 self._write_local(root, path, data)
                 return
-            whole = f"{root}/{path}"
-            is_atomic = filesystem.type_name in _OBJECT_STORES
-            beside = whole if is_atomic else f"{whole}.tmp"
-            if not is_atomic:
-                filesystem.create_dir(whole.rpartition("/")[0], recursive=True)
-            with filesystem.open_output_stream(beside, compression=None) as stream:
+            # Nobody sees an object before all of it is there.
+            with filesystem.open_output_stream(f"{root}/{path}", compression=None) as stream:
                 stream.write(data)
-            if not is_atomic:
-                filesystem.move(beside, whole)
 
         self._call("written", write)
 
@@ -333,7 +330,25 @@ class ArchiveFolder:
 
     def _away(self, what: str, error: Exception) -> RetryableError:
         reason = redacted(str(error).partition("\n")[0])
+        if _NO_ACCESS.search(reason):
+            reason += "; look at the drivers' credentials, and at what they may do with the bucket"
         return RetryableError(f"spec.archive.directory: {self.shown} cannot be {what}: {reason}")
+
+
+def _s3(bucket: str, options: dict[str, str]) -> fs.FileSystem:
+    """Return an object store; its credentials come from this process's environment.
+
+    Args:
+        bucket: whose region is asked for if none is given, and no other server than Amazon's.
+        options: as ``spec.policies.S3_OPTIONS`` names them.
+    """
+    if not options.keys() & {"region", "endpoint_override"}:
+        options["region"] = fs.resolve_s3_region(bucket)
+    return fs.S3FileSystem(
+        **options,
+        allow_delayed_open=True,  # One request for a file of usual size, and not three.
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_S3_ATTEMPTS),
+    )
 
 
 def _open_folder(opened: ExitStack, path: str, within: int | None = None) -> int:
