@@ -12,9 +12,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from airflow_provider_deltaforge.control.pipelines import existing
-from airflow_provider_deltaforge.engine.archive.reader import Archive
 from airflow_provider_deltaforge.errors import DeltaForgeError, PositionLostError, SpecError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.position import Position
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.sources.shared.log_places import FindsLogPlaces
@@ -179,6 +178,8 @@ def _archived_place(
     """
     if pipeline.spec.archive is None or (at_ms is None and not text.startswith("{")):
         raise lost
+    from airflow_provider_deltaforge.engine.archive.reader import Archive  # Of DAG files: no Arrow.
+
     archive = Archive.of(pipeline)
     try:
         to: Position = json.loads(text) if at_ms is None else archive.position_at(at_ms)

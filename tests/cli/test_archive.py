@@ -53,4 +53,4 @@ def test_what_it_has_is_listed_and_checked(run, tmp_path):
 def test_a_pipeline_without_one_is_named(pipeline):
     refused = deltaforge("list", "orders").exception
     assert isinstance(refused, SpecError)
-    assert "add a block spec.archive" in str(refused)
+    assert "add spec.archive to its document" in str(refused)

@@ -24,7 +24,8 @@ def test_no_event_counts_twice_and_none_is_lost(crash_point, tmp_path):
     sensing = "  schema_sensing: {enabled: true}"
     run = ScriptedRun(tmp_path, processors=SCRIPT, more=sensing)
     run.begin_at(0)
-    driver = run.start(hold=(crash_point, 3))
+    # Of 80 batches at least; a checkpoint is stored ten times a second.
+    driver = run.start(hold=(crash_point, 70 if crash_point is CrashPoint.SINK_WRITTEN else 3))
     kill(run.wait_held(driver))
     driver.wait()
     before = DataDriftRecords(run.store, NAME).all()["script.rows"]

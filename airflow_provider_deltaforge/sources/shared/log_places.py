@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.position import Position
 
 
 @runtime_checkable
