@@ -61,6 +61,7 @@ class Commits:
         self._pending: Position | None = None
         self._holds_rows = False
         """Behind what is stored, sinks were given something."""
+        self._is_counting = False
         self._due_s = 0.0
         self._trigger = ""
 
@@ -68,6 +69,14 @@ class Commits:
         """Note that nothing is for the sinks up to a position."""
         self._wait(position, self._tuning.idle_checkpoint_s)
         self.tend()
+
+    def counts(self) -> None:
+        """Note that a batch is being counted: until it is ``delivered``, nothing is stored.
+
+        What it sets aside and counts would be stored with the checkpoint in front of it, and once
+        more when it is read again.
+        """
+        self._is_counting = True
 
     def delivered(self, position: Position, trigger: str) -> None:
         """Note that the sinks hold everything up to a position.
@@ -79,7 +88,7 @@ class Commits:
         Raises:
             DeltaForgeError: what ends the lane here.
         """
-        self._trigger, self._holds_rows = trigger, True
+        self._trigger, self._holds_rows, self._is_counting = trigger, True, False
         if self._goes_well():
             self._wait(position, self._tuning.checkpoint_s)
             self.tend()
@@ -105,7 +114,7 @@ class Commits:
 
         Where nothing was for them, that waits until it comes again.
         """
-        if self._pending is not None and self._holds_rows:
+        if self._pending is not None and self._holds_rows and not self._is_counting:
             self._commit(self._pending)
         self._pending = None
 

@@ -392,6 +392,7 @@ class Lane:
         refused = delivery.deliver(batch)
         if refused is None:
             return
+        commits.counts()
         self._measured.stage("deliver", source.trigger, time.perf_counter() - begun_s)
         self._dead_letters.take(batch.rendered, source.rows, refused)
         reach(CrashPoint.SINK_WRITTEN)

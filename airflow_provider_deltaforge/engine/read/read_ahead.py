@@ -52,7 +52,7 @@ class _Handover(Generic[Prepared]):
         raise ReadAheadEnded
 
     def wake(self) -> None:
-        """Let who waits in ``get`` have None at once."""
+        """Make a ``get`` that waits return None at once."""
         with suppress(queue.Full):
             self._queue.put_nowait(None)
 
