@@ -1,6 +1,8 @@
 """What was read before a reader fails is delivered, as far as its transactions are whole."""
 
+import queue
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -38,10 +40,10 @@ class Chunks:
 def pumped():
     pumps = []
 
-    def pump(*chunks, limits=PATIENT, prepare=lambda batch: batch, ahead=1):
+    def pump(*chunks, limits=PATIENT, prepare=lambda batch: batch, ahead=1, reader=None):
         pumps.append(
             ReadAhead(
-                Chunks(*chunks),
+                reader or Chunks(*chunks),
                 Batcher(limits),
                 prepare,
                 ahead,
@@ -119,3 +121,36 @@ def test_as_many_deliveries_wait_as_the_document_allows(pumped, ahead):
     assert len(prepared) == 12
     # One is taken before it is counted as taken.
     assert max(most) <= ahead + 2
+
+
+class Fed(Chunks):
+    """A reader that hands out what it is given, and waits for it."""
+
+    def __init__(self) -> None:
+        self.chunks: queue.Queue[ChangeBatch] = queue.Queue()
+        self.decoded = 0
+
+    def read(self, timeout_s: float) -> ChangeBatch | None:
+        with suppress(queue.Empty):
+            return self.chunks.get(timeout=timeout_s)
+        return None
+
+    def decode(self, chunk: ChangeBatch) -> ChangeBatch:
+        self.decoded += 1
+        return chunk
+
+
+def test_who_is_idle_gets_what_there_is_and_who_is_busy_gets_more_at_once(pumped):
+    reader = Fed()
+    pump = pumped(reader=reader)
+    assert pump.next(0) is None
+    reader.chunks.put(batch_of(2, first=1))
+    first = pump.next(PATIENCE_S)
+    assert (first.position, first.trigger) == ({"tx": 1}, "idle")
+
+    # While that is delivered, what comes is kept together.
+    for number in range(2, 5):
+        reader.chunks.put(batch_of(2, first=number))
+    wait_until(lambda: reader.decoded == 4)
+    rest = pump.next(PATIENCE_S)
+    assert (rest.position, rest.rows.num_rows) == ({"tx": 4}, 6)
