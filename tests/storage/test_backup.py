@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.storage.contract import Append, Push, Put
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.records.control import Control
+from tests.waiting import wait_until
 
 DOCUMENT = "spec: {}\n"
 
@@ -142,6 +143,8 @@ def test_a_backup_shows_one_moment_while_others_write(durable_dsn, tmp_path):
     thread.start()
     try:
         for number in range(4):
+            before = store.get("pair", "a")
+            wait_until(lambda before=before: store.get("pair", "a") != before)
             write_backup(store, tmp_path / f"{number}")
     finally:
         over.set()
