@@ -22,6 +22,8 @@ _IDLE_S = 30.0
 _ANSWER_MAX = 65_536
 SHORT_S = 2.0
 """How long to wait for what can be left out."""
+_NO_TOKEN = re.compile(r"^\Z|[^!-~]")
+"""The client would quote a token that no header can hold, and ``shown`` not find one with blanks."""
 _REFUSES_TLS = re.compile("ALERT|WRONG_VERSION|HTTP_REQUEST|PACKET_LENGTH|RECORD_LAYER|UNSUPPORTED")
 """Whoever is there wants none, or another one. Any other failure is a connection that broke."""
 
@@ -50,10 +52,10 @@ class ServerHttp:
                 "the client of servers is not installed; pip install "
                 "'airflow-provider-deltaforge[turso]'"
             ) from error
-        if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+        if token is not None and _NO_TOKEN.search(token):
             raise SpecError(
                 "source.auth_token: it is empty, or has a character that no token has, such as a "
-                "line break; check where it comes from"
+                "blank or a line break; check where it comes from"
             )
         self.answer_s = tuning.answer_s
         self._core: Any = httpcore

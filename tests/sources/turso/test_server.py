@@ -292,10 +292,11 @@ class TestAccess:
             source(front.url, auth_token=TOKEN, **TRIGGERS).head()
         assert "planted" not in str(caught.value)
 
-    @pytest.mark.parametrize("token", ["", "two\nlines", "ü"])
+    @pytest.mark.parametrize("token", ["", "two\nlines", "ü", "planted ", " planted", "two  words"])
     def test_a_token_that_is_none(self, front, token):
-        with pytest.raises(SpecError, match=r"source\.auth_token"):
+        with pytest.raises(SpecError, match=r"source\.auth_token") as caught:
             source(front.url, auth_token=token, **TRIGGERS).head()
+        assert "planted" not in str(caught.value)
 
     def test_the_preflight_says_that_triggers_need_to_write(self, front):
         front.read_only = True
