@@ -23,7 +23,7 @@ _ANSWER_MAX = 65_536
 SHORT_S = 2.0
 """How long to wait for what can be left out."""
 _NO_TOKEN = re.compile(r"^\Z|[^!-~]")
-"""The client would quote a token that no header can hold, and ``shown`` not find one with blanks."""
+"""The client quotes a token that no header can hold; one with blanks would not be masked there."""
 _REFUSES_TLS = re.compile("ALERT|WRONG_VERSION|HTTP_REQUEST|PACKET_LENGTH|RECORD_LAYER|UNSUPPORTED")
 """Whoever is there wants none, or another one. Any other failure is a connection that broke."""
 
