@@ -7,7 +7,7 @@ wait; docs/decisions/turso_network.md has the reasons.
 
 import base64
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any
 
@@ -137,8 +137,9 @@ class HranaStream:
 
     def _steps(self, batch: Any) -> list[tuple[_Rows | None, Any]]:
         """Return the rows or the error of each step; neither for one that was not run."""
-        body = self._ask("/v3/pipeline", {"requests": [{"type": "batch", "batch": batch}]})
-        answer = self._parsed(b"".join(body))
+        requests = {"requests": [{"type": "batch", "batch": batch}]}
+        with self._answer("/v3/pipeline", requests) as parts:
+            answer = self._parsed(b"".join(parts))
         self._follow(answer)
         try:
             (result,) = answer["results"]
@@ -158,21 +159,22 @@ class HranaStream:
         Servers bound an answer as a whole, to 10 MB for example, but not a row at a time, which
         costs them more.
         """
-        lines = self._lines(self._ask("/v3/cursor", {"batch": batch}))
-        head = next(lines, None)
-        if head is None:
-            raise self._stranger()
-        self._follow(head)
         rows: _Rows = []
         ended = False
-        for entry in lines:
-            kind = entry.get("type")
-            if kind == "row":
-                rows += _rows([entry["row"]])
-            elif kind == "step_end":
-                ended = True
-            elif kind in ("step_error", "error"):
-                raise self._failed(entry.get("error"))
+        with self._answer("/v3/cursor", {"batch": batch}) as parts:
+            lines = self._lines(parts)
+            head = next(lines, None)
+            if head is None:
+                raise self._stranger()
+            self._follow(head)
+            for entry in lines:
+                kind = entry.get("type")
+                if kind == "row":
+                    rows += _rows([entry["row"]])
+                elif kind == "step_end":
+                    ended = True
+                elif kind in ("step_error", "error"):
+                    raise self._failed(entry.get("error"))
         return rows if ended else None
 
     def begin(self, sql: str) -> None:
@@ -196,42 +198,38 @@ class HranaStream:
 
     def version(self) -> str | None:
         """Return what the server says it is; None where it says nothing."""
-        response = self._http.send(b"GET", self._at, "/version", b"")
-        try:
+        with self._http.answer(b"GET", self._at, "/version", b"") as response:
             if response.status != 200:
                 return None
             return self._http.shown(self._http.body(response)) or None
-        finally:
-            response.close()
 
     def hurry(self) -> None:
         """Break off what is under way, and wait only a moment from now on; by any thread."""
         self._http.hurry()
 
     def close(self) -> None:
-        """Let go of the server, which rolls back what is not committed. Safe to call twice."""
+        """Close the stream; the server rolls back what is not committed. Safe to call twice."""
         baton, self._baton = self._baton, None
         self.in_transaction = False
         if baton is not None:
             content = orjson.dumps({"baton": baton, "requests": [{"type": "close"}]})
-            with suppress(DeltaForgeError):  # It forgets streams that nobody uses.
-                self._http.send(b"POST", self._at, "/v3/pipeline", content, SHORT_S).close()
+            ask = self._http.answer(b"POST", self._at, "/v3/pipeline", content, SHORT_S)
+            with suppress(DeltaForgeError), ask:  # It forgets streams that nobody uses.
+                pass
         self._at = self.address
         self._http.close()
 
-    def _ask(self, path: str, body: dict[str, Any]) -> Iterator[bytes]:
-        """Send a request of this stream; yield its answer in parts."""
+    @contextmanager
+    def _answer(self, path: str, body: dict[str, Any]) -> Iterator[Iterator[bytes]]:
+        """Send a request of this stream; its answer is read inside, in parts."""
         baton, self._baton = self._baton, None
         self.opened += baton is None
         content = orjson.dumps({"baton": baton, **body})
-        response = self._http.send(b"POST", self._at, path, content, self.longest_s)
-        try:
+        ask = self._http.answer(b"POST", self._at, path, content, self.longest_s)
+        with ask as response:
             if response.status != 200:
                 raise self._refused(response, had_baton=baton is not None)
-            with self._http.failures():
-                yield from response.iter_stream()
-        finally:
-            response.close()
+            yield response.iter_stream()
 
     def _lines(self, parts: Iterator[bytes]) -> Iterator[Any]:
         """Yield the lines of an answer, parsed, as they come."""

@@ -72,10 +72,11 @@ class ServerHttp:
             network_backend=network,
         )
 
-    def send(
+    @contextmanager
+    def answer(
         self, method: bytes, at: ServerAddress, path: str, content: bytes, longest_s: float = inf
-    ) -> Any:
-        """Send one request; return its answer, whose body is still to be read.
+    ) -> Iterator[Any]:
+        """Send one request; its answer is read inside, and closed behind.
 
         Raises:
             RetryableError: there is no whole answer; the request may have arrived or not.
@@ -85,7 +86,6 @@ class ServerHttp:
             (b"Host", str(at).partition("://")[2].partition("/")[0].encode()),
             (b"User-Agent", b"deltaforge"),
             (b"Content-Type", b"application/json"),
-            (b"Content-Length", b"%d" % len(content)),
         ]
         if self._token is not None:
             headers.append((b"Authorization", b"Bearer " + self._token.encode()))
@@ -98,29 +98,26 @@ class ServerHttp:
             port=at.port,
             target=(at.path + path).encode(),
         )
-        request = self._core.Request(
-            method, url, headers=headers, content=content, extensions={"timeout": waits}
-        )
-        with self.failures():
-            return self._pool.handle_request(request)
+        more = {"headers": headers, "content": content, "extensions": {"timeout": waits}}
+        with self._failures(), self._pool.stream(method, url, **more) as response:
+            yield response
 
     def body(self, response: Any) -> bytes:
         """Return the body of an answer, or the beginning of a long one."""
         content = b""
-        with self.failures():
-            for part in response.iter_stream():
-                content += part
-                if len(content) > _ANSWER_MAX:
-                    break
+        for part in response.iter_stream():
+            content += part
+            if len(content) > _ANSWER_MAX:
+                break
         return content
 
     def shown(self, text: str | bytes) -> str:
-        """Return what a server said, for people, without our token, if it repeats it."""
+        """Return a server's text for people, without our token, if it repeats that."""
         shown = _printable(text)
         return (shown.replace(self._token, "***") if self._token else shown)[:200]
 
     @contextmanager
-    def failures(self) -> Iterator[None]:
+    def _failures(self) -> Iterator[None]:
         """Turn the client's errors into ours."""
         core = self._core
         try:

@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.sources.turso.hrana import HranaStream
 from airflow_provider_deltaforge.sources.turso.server_address import server_of
+from airflow_provider_deltaforge.sources.turso.servers import ServerDatabase
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
 from airflow_provider_deltaforge.sources.turso.tuning import TursoTuning
 from tests.engine.scripted_run import kill
@@ -233,6 +234,18 @@ class TestNetwork:
             stream.run("INSERT INTO orders VALUES (1, 'tea', 2)")
         stream.close()
         assert front.rows("SELECT count(*) FROM orders") == [(0,)]
+
+    def test_a_large_answer_that_breaks_off_leaves_no_transaction(self, front):
+        sql = (
+            "WITH RECURSIVE r(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM r LIMIT 6) "
+            "SELECT hex(zeroblob(1000000)), abs(? + n) FROM r"
+        )
+        database = ServerDatabase(server_of(front.url), None, TursoTuning())
+        assert len(database.rows(sql, [0])) == 6
+
+        with pytest.raises(FatalError, match="overflow"), database.writing():
+            database.rows(sql, [-(2**63)])
+        assert not front.streams
 
     def test_a_silent_server_is_waited_for_a_bounded_time(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:
