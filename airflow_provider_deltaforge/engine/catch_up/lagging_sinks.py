@@ -280,7 +280,7 @@ class LaggingSinks:
                 self._begin_rewind(wish)
 
     def _take_back(self, name: str) -> None:
-        """Let a sink be caught up again that was asked to end for a rewind nobody wants now."""
+        """Resume a sink that was asked to end for a rewind which is not wanted any more."""
         former = self._behind.get(name)
         if former is not None and former.is_ending:
             if not former.has_ended:

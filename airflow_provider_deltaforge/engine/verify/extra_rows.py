@@ -124,7 +124,7 @@ class _Search:
             source.place(schema, number)
         known = {table.name for table in tables}
         self.notes.extend(
-            f"table {name} has no key: its rows cannot be told apart"
+            f"table {name} has no key, so its rows cannot be compared"
             for name in self._chunks
             if name not in known
         )

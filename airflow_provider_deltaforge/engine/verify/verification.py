@@ -73,7 +73,7 @@ _READINGS_MAX = 3
 _KEY_BYTES_MAX = 16 << 10
 """Longer ones, which no database has, are counted and not kept: sinks hold what anybody wrote."""
 _NO_KEY = (
-    "the table has no key: its rows cannot be told apart. Give it a PRIMARY KEY, or leave it out "
+    "the table has no key, so its rows cannot be compared. Give it a PRIMARY KEY, or leave it out "
     "with --tables"
 )
 

@@ -90,10 +90,9 @@ def _region(sink_id: str, brokers: str) -> str:
 
 
 def tokens(sink_id: str, region: str, chosen: Mapping[str, str]) -> TokenCallback:
-    """Return what makes a token, and says until when it holds; the client calls it in time.
+    """Return what makes a token with its expiry; the client calls it before one expires.
 
-    The first one is made at once: a client that gets none waits for ten seconds, and does not say
-    why.
+    The first one is made at once: a client without one waits for ten seconds, and gives no reason.
 
     Raises:
         SpecError: the signer is not installed.
@@ -116,7 +115,7 @@ def tokens(sink_id: str, region: str, chosen: Mapping[str, str]) -> TokenCallbac
             f"({type(error).__name__}); trying again"
         ) from error
     except Exception as error:
-        # Of many libraries; without any credentials the signer fails on nothing.
+        # From many libraries; without credentials the signer fails on a None of its own.
         reason = f" ({type(error).__name__})" if isinstance(error, BotoCoreError) else ""
         raise AccessError(
             f"sink {sink_id}: {MECHANISM}: AWS gives no credentials{reason}; check the "

@@ -64,7 +64,7 @@ class Appender:
         self._failure: DeltaForgeError | None = None
 
     async def append(self) -> int:
-        """Return how many are stored; fewer than given if another writer took the stream on.
+        """Return how many are stored: not all if another writer has added to the stream.
 
         Raises:
             RetryableError, AccessError, FatalError: the first message cannot be stored.
@@ -115,7 +115,7 @@ class Appender:
         return False
 
     async def _count(self) -> int:
-        """Return how many are stored of which not each one was acknowledged."""
+        """Return how many are stored, with those that were not acknowledged one by one."""
         if self._stored:
             ours = f":{self._mark}"
             first, last = self._start + self._stored + 1, self._start + self._sent

@@ -1,10 +1,10 @@
 """The rows of a snapshot's chunk in a stream, which stores message by message.
 
 A kill may leave a part of a chunk there, and read again the table would show other rows. So before
-the first row is sent, all rows are kept in the state store, and whoever finds a part of them in the
-stream sends the rest of these. Each row names its chunk, the view it is of, and its number. Rows
-are stored only right behind the message that they were sent behind, so those of a chunk lie in
-stretches, of which one begins wherever a note says so: how many a stream holds is found by halving.
+the first row is sent, all rows are kept in the state store, and a writer that finds a part of them
+in the stream sends the rest of these. Each row names its chunk, the view it is from, and its
+number. The stream stores a row only right behind the message that it was sent behind, so the rows
+of a chunk lie in stretches. A note has the start of each; a binary search finds its end.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _TEXT = b"text"
 
 @dataclass(frozen=True, slots=True)
 class ChunkRow:
-    """What a row says of itself, in the header ``df-chunk``.
+    """Which row of which chunk a message is: the header ``df-chunk``.
 
     Attributes:
         chunk: names the copy's run and the chunk, as ``RUN/DIGEST``.
@@ -53,7 +53,7 @@ class ChunkRow:
 
     @classmethod
     def of(cls, headers: Mapping[str, str] | None) -> "ChunkRow | None":
-        """Return what a message says; None if it is no row of a chunk."""
+        """Return what a message's headers name; None if it is no row of a chunk."""
         if headers is None or CHUNK not in headers:
             return None
         chunk, view, number, count = headers[CHUNK].split()
@@ -261,8 +261,8 @@ class ChunkMessages:
                 yield self._outgoing.message(number, name, more, self._bytes_max)
             except UnfitMessage as unfit:
                 raise FatalError(
-                    f"nats sink {name}: row {number} of a chunk, of which a part is stored, does "
-                    f"not fit any more: {unfit.args[1]}"
+                    f"nats sink {name}: row {number} of a chunk that is stored in part does not "
+                    f"fit any more: {unfit.args[1]}"
                 ) from unfit
 
 
@@ -271,7 +271,7 @@ async def written_up_to(
 ) -> WrittenRows | None:
     """Return how much of a view a stream holds whose row at ``seq`` was just acknowledged.
 
-    None if another message is there, or none: it has lost it, or let go of it.
+    None if another message is there, or none: the row was lost, or has expired.
     """
     found = await message_at(sink, streams, seq)
     return None if found is None else _written(found, view)

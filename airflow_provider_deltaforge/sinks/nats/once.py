@@ -101,7 +101,7 @@ class NatsOnceWriter(NatsWriter):
     def recover(self) -> SinkPosition | None:
         """Return how far the stream holds the log; see ``ExactlyOnceWriter``.
 
-        A chunk of which a part is stored is completed first: behind changes its rows would be old.
+        A chunk that is stored in part is completed first: behind changes its rows would be old.
 
         A former writer may still append to the end we have read. Our next message is refused then,
         ``write_once`` raises FencedError, and the next ``recover`` reads what it appended.
@@ -156,8 +156,8 @@ class NatsOnceWriter(NatsWriter):
     async def _append_rows(self, messages: Messages) -> Sequence[Rejection]:
         """Append what has no position, beside other writers of the same epoch.
 
-        Each of them may move the end: then it is looked for again. What a broken connection has
-        stored of a batch is known from the stream's last message, if that is still one of it.
+        Each of them may move the end: then it is looked for again. A write that is tried again goes
+        on behind what was counted; what a broken connection has stored uncounted is repeated.
         """
         streams = await self._connection.up()
         outgoing = Outgoing(messages, self._sink.subject, self._where, self._memory.warned)
@@ -346,8 +346,8 @@ class NatsOnceWriter(NatsWriter):
 
     def _fenced(self, seq: int) -> FencedError:
         return FencedError(
-            f"{self._where}: another writer took stream {self._sink.stream!r} to {seq}, and we "
-            f"stood at {self._end}; stop whatever else writes to it"
+            f"{self._where}: another writer took stream {self._sink.stream!r} to {seq}, and our "
+            f"last message is {self._end}; stop whatever else writes to it"
         )
 
     def stands_at(self, seq: int | None) -> None:

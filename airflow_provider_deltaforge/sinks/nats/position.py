@@ -1,7 +1,7 @@
 """Our position, in the messages of a stream that only this sink writes to.
 
 Each message of the log carries the position it lies behind, so the last one shows how far the
-stream holds the log. Rows of a snapshot have no position: they carry where the last one stood.
+stream holds the log. Rows of a snapshot have no position: they name the message with the last one.
 """
 
 import logging
@@ -81,7 +81,7 @@ class PositionHeaders:
         return await self._before_rows(streams, tail.headers)
 
     def has_expired(self, tail: StreamEnd) -> bool:
-        """Return True if a position is not there because the stream has let go of its messages."""
+        """Return True if a position is not there because the stream's messages have expired."""
         if tail.headers is None:
             return bool(tail.seq)
         return int(tail.headers.get(BEHIND, "0").split()[0]) > 0
@@ -92,7 +92,7 @@ class PositionHeaders:
         return OWNER not in headers and f"{suffix}:".startswith(f"{self.sink.id}:")
 
     def behind(self, tail: StreamEnd) -> str:
-        """Return what a row of a snapshot says: where the position is, and where rows begin."""
+        """Return the header of a row of a snapshot: where the position is, and where rows begin."""
         if tail.headers is not None and BEHIND in tail.headers:
             return tail.headers[BEHIND]
         held = tail.seq if tail.headers is not None and POSITION in tail.headers else 0
@@ -181,7 +181,7 @@ async def last_of(
 ) -> StreamMessage | None:
     """Return the last message of ours among ``first`` to ``last``, where ours are at the beginning.
 
-    Those that the stream has let go of are passed over.
+    Those that have expired are passed over.
 
     Raises:
         RetryableError, AccessError, FatalError: as a write does.

@@ -77,7 +77,7 @@ class Database(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the database. Safe to call twice; the next statement opens it again."""
+        """Close the connection. Safe to call twice; the next statement opens it again."""
 
 
 def quoted(name: str) -> str:

@@ -197,7 +197,7 @@ class HranaStream:
         self.in_transaction = False
 
     def version(self) -> str | None:
-        """Return what the server says it is; None where it says nothing."""
+        """Return the name and version that the server reports; None if it reports none."""
         with self._http.answer(b"GET", self._at, "/version", b"") as response:
             if response.status != 200:
                 return None
@@ -343,7 +343,7 @@ def _rows(rows: Sequence[Any]) -> _Rows:
 
 
 def _message(content: bytes) -> str:
-    """Return what the body of a refusal says."""
+    """Return the error text in the body of a refusal."""
     with suppress(ValueError):
         parsed = orjson.loads(content)
         if isinstance(parsed, dict):

@@ -84,7 +84,7 @@ def _server(source: TursoSource, address: ServerAddress) -> Iterator[Finding]:
         yield Finding(
             "tls",
             "warn",
-            f"{address} is not encrypted: whoever is on the way can read source.auth_token; use "
+            f"{address} is not encrypted: anybody between can read source.auth_token; use "
             "libsql:// or https://",
         )
 

@@ -25,7 +25,7 @@ class ServerAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody else's machine is on the way."""
+        """Whether the server is on this machine, so that nothing crosses a network."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
 

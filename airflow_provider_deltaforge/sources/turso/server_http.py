@@ -25,7 +25,7 @@ SHORT_S = 2.0
 _NO_TOKEN = re.compile(r"^\Z|[^!-~]")
 """The client quotes a token that no header can hold; one with blanks would not be masked there."""
 _REFUSES_TLS = re.compile("ALERT|WRONG_VERSION|HTTP_REQUEST|PACKET_LENGTH|RECORD_LAYER|UNSUPPORTED")
-"""Whoever is there wants none, or another one. Any other failure is a connection that broke."""
+"""The server has no TLS, or none that fits ours. Any other failure is a connection that broke."""
 
 
 class ServerHttp:
@@ -172,7 +172,7 @@ class _Network:
         return stream
 
     def cut(self) -> None:
-        """Break the connection, whoever waits for it."""
+        """Break the connection, also while another thread waits for an answer."""
         handle = self._socket
         if handle is not None:
             with suppress(OSError):

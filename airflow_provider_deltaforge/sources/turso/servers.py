@@ -64,9 +64,9 @@ class ServerDatabase(Database):
 
     @contextmanager
     def _briefly(self) -> Iterator[None]:
-        """Write, unless another thread waits for the server, or the server lets us wait."""
+        """Write, unless another thread uses the connection, or the server is slow to answer."""
         if not self._lock.acquire(timeout=SHORT_S):
-            raise RetryableError(f"{self.place} is waited for")
+            raise RetryableError(f"{self.place}: another thread waits for its answer; trying again")
         usual_s, self._stream.longest_s = self._stream.longest_s, SHORT_S
         try:
             with self._transaction("BEGIN IMMEDIATE"):
@@ -76,7 +76,7 @@ class ServerDatabase(Database):
             self._lock.release()
 
     def about(self) -> dict[str, Any]:
-        """Return the server's own words about itself, and the version of its SQL."""
+        """Return which software the server runs, and the version of its SQLite."""
         with self._lock:
             about = {
                 "server": self._stream.version(),

@@ -118,7 +118,7 @@ class TriggerReader(FileReader):
             self._clean()
 
     def close(self) -> None:
-        """Delete what is delivered, and let go of the file. Safe to call twice."""
+        """Delete what is delivered, and close the database. Safe to call twice."""
         self._database.hurry()
         with suppress(DeltaForgeError):  # What stays is deleted by the next reader.
             self._clean()
