@@ -5,8 +5,6 @@ the log loses its connection, and leaves nothing on the server.
 """
 
 import base64
-import json
-import re
 import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_provider_deltaforge.errors import PositionLostError, SpecError
+from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql import session
@@ -26,6 +24,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import GTID
 from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import parse_tagged_gtid
 from airflow_provider_deltaforge.sources.mysql.connection import read_head, server_info, translated
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
+from airflow_provider_deltaforge.sources.mysql.named_places import FileOffset, named_place
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, file_number
 from airflow_provider_deltaforge.sources.shared.independent_change import (
     UNKNOWN_VALUE,
@@ -35,9 +34,6 @@ from airflow_provider_deltaforge.sources.shared.independent_change import (
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 
-_FILE_AND_OFFSET = re.compile(r"([^:\s]+\.\d+):(\d+)")
-_MYSQL_GTID = re.compile(r"([0-9a-fA-F-]{36}):(\d+)")
-_MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 _BEGINNING = 4
 _CONNECTIONS_MAX = 2
 _LOST = 2013
@@ -51,34 +47,25 @@ def log_position(source: "MySqlSource", text: str) -> tuple[Position, Position]:
     """Return the place that a person writes, and one at or before it where reading may begin.
 
     Raises:
-        SpecError: it is none of ``FILE:OFFSET``, a GTID and a position as `deltaforge status` shows
-            it.
+        SpecError: it is none of those that ``named_place`` knows.
     """
     with closing(source.connect()) as connection:
         head = read_head(connection)
-    if found := _FILE_AND_OFFSET.fullmatch(text):
-        named = {"file": found[1], "pos": int(found[2]), "server_uuid": head.server_uuid}
-        return named, {**named, "pos": _BEGINNING}
-    if text.startswith("{"):
-        try:
-            position = dict(json.loads(text))
-            LogPosition.from_json(position)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise SpecError(f"--at: {text!r} is no position of a MySQL log") from error
-        return position, position
-    if (found := _MYSQL_GTID.fullmatch(text)) and isinstance(head.gtids, GtidSet):
-        before = head.gtids - GtidSet.parse(f"{found[1]}:{found[2]}-{_LAST}")
-        place = LogPosition("", 0, before, head.server_uuid).as_json()
-        return place, place
-    if (found := _MARIADB_GTID.fullmatch(text)) and isinstance(head.gtids, GtidPos):
-        domain, server, number = map(int, found.groups())
-        before_it = head.gtids.at(domain, server, number - 1)
-        place = LogPosition("", 0, before_it, head.server_uuid).as_json()
-        return place, place
-    raise SpecError(
-        f"--at: {text!r} is no place of this server's log; write FILE:OFFSET (binlog.000002:1234), "
-        "a GTID of one transaction, or the position that `deltaforge status NAME` shows"
-    )
+    named = named_place(text, head.gtids, "--at")
+    if isinstance(named, FileOffset):
+        begin = {"file": named.file, "pos": _BEGINNING, "server_uuid": head.server_uuid}
+        return {**begin, "pos": named.offset}, begin
+    if isinstance(named, dict):
+        return named, named
+    if isinstance(head.gtids, GtidSet):
+        before: GtidSet | GtidPos = head.gtids - GtidSet.parse(
+            f"{named.origin}:{named.number}-{_LAST}"
+        )
+    else:
+        domain, server = map(int, named.origin.split("-"))
+        before = (head.gtids or GtidPos()).at(domain, server, named.number - 1)
+    place = LogPosition("", 0, before, head.server_uuid).as_json()
+    return place, place
 
 
 def independent_changes(

@@ -4,8 +4,6 @@ A file's first event says when the server began the file, and each transaction w
 committed. Inside a file all transactions are read, without their rows.
 """
 
-import json
-import re
 import secrets
 import time
 from collections.abc import Callable
@@ -31,6 +29,7 @@ from airflow_provider_deltaforge.sources.mysql.connection import (
 )
 from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import Recorder
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
+from airflow_provider_deltaforge.sources.mysql.named_places import Transaction, named_place
 from airflow_provider_deltaforge.sources.mysql.positions import (
     TX_NUMBER,
     TX_ORIGIN,
@@ -45,9 +44,6 @@ from airflow_provider_deltaforge.sources.mysql.positions import (
 if TYPE_CHECKING:
     from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 
-_FILE_AND_OFFSET = re.compile(r"([^:\s]+\.\d+):(\d+)")
-_MYSQL_GTID = re.compile(r"([0-9a-fA-F-]{36}):(\d+)")
-_MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 _BEGINNING = 4
 _HEADER, _FORMAT_DESCRIPTION, _ERROR = 5, 15, 0xFF
 _MARGIN_S = 2
@@ -116,28 +112,21 @@ class LogSearch:
             SpecError: it is none of these.
             PositionLostError: the log begins later.
         """
-        if text.startswith("{"):
-            return self._stored(text)
-        if found := _FILE_AND_OFFSET.fullmatch(text):
-            self._check_file(found[1])
-            offset = int(found[2])
-            number = file_number(found[1])
-            return self._scan(
-                found[1],
-                lambda read: (
-                    (read.transactions[:, TX_STOP] > offset)
-                    | (read.transactions[:, TX_STOP] < 0)
-                    | (file_number(read.file) > number)
-                ),
-            )
-        if (found := _MYSQL_GTID.fullmatch(text)) and isinstance(self._head.gtids, GtidSet):
-            return self._at_gtid(found[1].lower(), int(found[2]), text)
-        if (found := _MARIADB_GTID.fullmatch(text)) and isinstance(self._head.gtids, GtidPos):
-            return self._at_gtid(f"{found[1]}-{found[2]}", int(found[3]), text)
-        raise SpecError(
-            f"--to: {text!r} is no place of this server's log; write a time (2026-11-23T10:00:00Z "
-            "or '2h ago'), FILE:OFFSET (binlog.000002:1234), a GTID of one transaction, or a "
-            "position that `deltaforge status NAME --json` shows"
+        place = named_place(text, self._head.gtids, "--to")
+        if isinstance(place, Transaction):
+            return self._at_gtid(place, text)
+        if isinstance(place, dict):
+            self._check_stored(LogPosition.from_json(place), text)
+            return place
+        self._check_file(place.file)
+        offset, number = place.offset, file_number(place.file)
+        return self._scan(
+            place.file,
+            lambda read: (
+                (read.transactions[:, TX_STOP] > offset)
+                | (read.transactions[:, TX_STOP] < 0)
+                | (file_number(read.file) > number)
+            ),
         )
 
     def _lacks(self, first: str, at_ms: int) -> bool:
@@ -148,18 +137,12 @@ class LogSearch:
         whole_s = 0 if file_number(first) == 1 else 1
         return (self._begun_s(first) + whole_s) * 1000 > at_ms
 
-    def _stored(self, text: str) -> Position:
-        try:
-            position: dict[str, Any] = dict(json.loads(text))
-            place = LogPosition.from_json(position)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise SpecError(f"--to: {text!r} is no position of a MySQL log") from error
+    def _check_stored(self, place: LogPosition, text: str) -> None:
         if place.gtids is None:
             if not place.file:
                 raise SpecError(f"--to: {text!r} names neither a file nor GTIDs")
             if place.server_uuid == self._info.uuid:
                 self._check_file(place.file)
-        return position
 
     def _check_file(self, file: str) -> None:
         if file not in self._files:
@@ -168,8 +151,9 @@ class LogSearch:
                 f"the server has no file {file} of its log any more; the earliest is {first}"
             )
 
-    def _at_gtid(self, origin: str, number: int, text: str) -> Position:
+    def _at_gtid(self, named: Transaction, text: str) -> Position:
         """Return the place before a transaction."""
+        origin, number = named.origin, named.number
         for file in reversed(self._files):
             if not self._holds(self._begin_of(file), origin, number):
                 break
