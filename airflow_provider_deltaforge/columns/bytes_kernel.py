@@ -34,6 +34,21 @@ def pointer(_typing: Any, array: Any) -> Any:
     return types.CPointer(array.dtype)(array), generate
 
 
+def _pointer_to(kind: Any) -> Any:
+    def typed(_typing: Any, address: Any) -> Any:
+        """Return a pointer to what lies at an address; the caller keeps it alive."""
+
+        def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], ir.IntType(kind.bitwidth).as_pointer())
+
+        return types.CPointer(kind)(address), generate
+
+    return intrinsic(typed)
+
+
+bytes_at, int32s_at, int64s_at = map(_pointer_to, (types.uint8, types.int32, types.int64))
+
+
 @intrinsic
 def load_word(_typing: Any, data: Any, at: Any) -> Any:
     """Return the eight bytes at ``at`` as a uint64."""

@@ -1,17 +1,18 @@
 """Columns of text as JSON strings."""
 
-import orjson
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-_ESCAPED = r'["\\\x00-\x1f]'
+from airflow_provider_deltaforge.columns.binary_columns import column_of, parts_of
+from airflow_provider_deltaforge.columns.row_text_kernel import put_strings
 
 
 def quoted(texts: pa.StringArray) -> pa.BinaryArray:
     """Return each text as a JSON string, with its quotes; null stays null."""
-    plain = pc.binary_join_element_wise(b'"', texts.cast(pa.binary()), b'"', b"")
-    hard = pc.match_substring_regex(texts, _ESCAPED)
-    if not pc.any(hard, min_count=0).as_py():
-        return plain
-    escaped = [orjson.dumps(text) for text in texts.filter(hard).to_pylist()]
-    return pc.replace_with_mask(plain, hard, pa.array(escaped, pa.binary()))
+    count = len(texts)
+    data, offsets, present = parts_of(texts)
+    size = int(offsets[count]) - int(offsets[0])
+    # Room for the hardest text; pages that nothing is written to cost nothing.
+    out, ends = np.empty(6 * size + 32 * count + 16, np.uint8), np.empty(count + 1, np.int32)
+    put_strings(out, ends, data, offsets)
+    return column_of(out[: ends[-1]].copy(), ends, present)

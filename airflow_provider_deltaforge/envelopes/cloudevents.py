@@ -5,7 +5,6 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.envelopes.columns import (
     Piece,
     has_rfc3339,
@@ -13,7 +12,9 @@ from airflow_provider_deltaforge.envelopes.columns import (
     json_text,
     per_combination,
     rfc3339_texts,
-    where_present,
+    texts_of,
+    uuids_of,
+    where_true,
 )
 from airflow_provider_deltaforge.envelopes.contract import Envelope, EventPaths, Origin
 from airflow_provider_deltaforge.envelopes.native import optional_details
@@ -67,14 +68,14 @@ class CloudEventsEnvelope(Envelope):
 
         return [
             b'{"specversion":"1.0","id":"',
-            uuid_texts(rows["event_id"]),
+            uuids_of(rows["event_id"]),
             per_combination([*place, rows["op"]], head),
             # The attribute is optional, and RFC 3339 has no other years.
-            where_present(has_rfc3339(ts_ms), [b',"time":"', rfc3339_texts(ts_ms), b'"']),
+            *where_true(has_rfc3339(ts_ms), [b',"time":"', texts_of(rfc3339_texts(ts_ms)), b'"']),
             per_combination(place, subject),
-            rows["before"],
+            texts_of(rows["before"]),
             b',"after":',
-            rows["after"],
+            texts_of(rows["after"]),
             per_combination([rows["op"]], lambda op: b',"op":' + json_text(op)),
             *optional_details(rows),
             b"}}",

@@ -1,32 +1,62 @@
 """Whole columns of JSON text, the stuff envelopes are joined from.
 
 Nothing here runs per row in Python: a batch's distinct tables, transactions and positions are
-turned into text once, and Arrow spreads them over the rows.
+turned into text once, and one kernel writes the rows.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns import row_text_kernel as kernel
+from airflow_provider_deltaforge.columns.binary_columns import column_of
 from airflow_provider_deltaforge.columns.json_strings import quoted
-from airflow_provider_deltaforge.columns.value_codes import Codes, combinations
+from airflow_provider_deltaforge.columns.value_codes import combinations
+from airflow_provider_deltaforge.errors import FatalError
 
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+_BYTES_MAX = 2**31 - 1 - kernel.ROOM
+_FEW = 8
+_INDEX_BITS = 32
 
-Piece: TypeAlias = "pa.BinaryArray | bytes"
-"""A column of texts, or one text for every row. A null in a column is written as ``null``."""
+
+class RowTexts(NamedTuple):
+    """A text for each row."""
+
+    numbers: tuple[int, ...]
+    """What the kernel reads; see ``row_text_kernel``."""
+    held: tuple[Any, ...] = ()
+    """Whose memory that names."""
+
+
+Piece: TypeAlias = "RowTexts | bytes"
+"""A text for each row, or the same for all."""
 
 
 def join(pieces: Sequence[Piece], row_count: int) -> pa.BinaryArray:
-    """Concatenate the pieces of every row; at least one of them must be a column."""
+    """Concatenate the pieces of every row.
+
+    Raises:
+        FatalError: a column cannot hold as much.
+    """
     if not row_count:
         return pa.array([], pa.binary())
-    return pc.binary_join_element_wise(
-        *_merge_constants(pieces), b"", null_handling="replace", null_replacement=b"null"
-    )
+    table, held = _table(pieces)
+    size = int(kernel.size_of(table, row_count))
+    if size > _BYTES_MAX:
+        raise FatalError(
+            f"{row_count} events of one batch take {size} bytes of JSON, more than a column can "
+            "hold: lower batch.max_bytes, or leave the table with such rows out of 'tables'"
+        )
+    out = np.empty(size + kernel.ROOM, np.uint8)
+    ends = np.empty(row_count + 1, np.int32)
+    kernel.put_rows(out, ends, table, row_count)
+    del held  # Until here.
+    return column_of(out[: ends[-1]], ends)
 
 
 def json_text(value: str) -> bytes:
@@ -34,14 +64,37 @@ def json_text(value: str) -> bytes:
     return orjson.dumps(value)
 
 
-def json_texts(values: pa.Array) -> pa.BinaryArray:
-    """Return each string of a column as JSON, with its quotes; null becomes ``null``."""
-    return pc.fill_null(quoted(values.cast(pa.utf8())), b"null")
+def texts_of(values: pa.BinaryArray) -> RowTexts:
+    """Return each row's own bytes, such as JSON; a null is written as ``null``."""
+    valid, offsets, data = values.buffers()
+    numbers = (
+        kernel.COLUMN,
+        _address(data),
+        offsets.address,
+        0,
+        _valid(values, valid),
+        values.offset,
+        0,
+    )
+    return RowTexts(numbers, (values,))
 
 
-def integer_texts(values: pa.Array) -> pa.BinaryArray:
-    """Return the digits of each integer; null stays null."""
-    return values.cast(pa.utf8()).cast(pa.binary())
+def strings_of(values: pa.Array) -> RowTexts:
+    """Return each string of a column as JSON, with its quotes; a null as ``null``."""
+    return texts_of(quoted(values.cast(pa.utf8())))
+
+
+def digits_of(values: pa.Array) -> RowTexts:
+    """Return the digits of each int32 or int64; a null as ``null``."""
+    valid, data = values.buffers()
+    kind = kernel.INT32 if pa.types.is_int32(values.type) else kernel.INT64
+    return RowTexts((kind, data.address, 0, 0, _valid(values, valid), values.offset, 0), (values,))
+
+
+def uuids_of(ids: pa.FixedSizeBinaryArray) -> RowTexts:
+    """Return 16-byte ids as 36 characters each, without quotes; a null as ``null``."""
+    valid, data = ids.buffers()
+    return RowTexts((kernel.UUID, data.address, 0, 0, _valid(ids, valid), ids.offset, 0), (ids,))
 
 
 def has_rfc3339(ts_ms: pa.Int64Array) -> pa.BooleanArray:
@@ -57,41 +110,130 @@ def rfc3339_texts(ts_ms: pa.Int64Array) -> pa.BinaryArray:
     return pc.binary_join_element_wise(with_t, "Z", "").cast(pa.binary())
 
 
-def spread(texts: pa.BinaryArray, wanted: Codes) -> Piece:
-    """Return ``texts[code]`` for every row; one constant when there is only one text."""
-    if len(texts) == 1:
-        return texts[0].as_py()
-    return texts.take(pa.array(wanted))
-
-
-def per_combination(
-    columns: Sequence[pa.DictionaryArray | pa.BooleanArray], text: Callable[..., bytes]
-) -> Piece:
-    """Call ``text`` once for each combination of values that occurs, and spread the results.
+def chosen_from(texts: pa.BinaryArray, column: pa.DictionaryArray) -> RowTexts:
+    """Return ``texts[number]`` for every row, where ``column`` has one number for each text.
 
     Args:
-        columns: Of equal length; booleans are combined like any other value.
-        text: Gets one value of each column, ``None`` for null.
+        texts: a null is written as ``null``; the one behind those of the dictionary, if there
+            is one, is that of null rows.
+        column: the numbers.
     """
-    combined, found = combinations(columns)
-    return spread(pa.array([text(*values) for values in found], pa.binary()), combined)
+    if texts.null_count:
+        texts = pc.fill_null(texts, b"null")
+    if column.type.index_type.bit_width != _INDEX_BITS:
+        column = column.cast(pa.dictionary(pa.int32(), column.type.value_type))
+    valid, numbers = column.buffers()
+    return _choice(texts, numbers.address, _valid(column, valid), column.offset, column)
 
 
-def where_present(present: pa.BooleanArray, pieces: Sequence[Piece]) -> Piece:
-    """Join the pieces in rows where ``present`` holds; the other rows get nothing."""
-    true_count = present.true_count
-    if not true_count:
+def per_combination(columns: Sequence[pa.DictionaryArray], text: Callable[..., bytes]) -> Piece:
+    """Return ``text`` of each row's values, called once for each combination of values.
+
+    Args:
+        columns: Of equal length.
+        text: Gets one value of each column, ``None`` for null; of a column with few different
+            values it may also get some that no row has.
+    """
+    values = [_only_value(column) for column in columns]
+    varied = [at for at, value in enumerate(values) if value is _VARIED]
+    if not varied:
+        return text(*values)
+    [first, *others] = varied
+    dictionary = columns[first].dictionary
+    if others or len(dictionary) > max(_FEW, len(columns[first])):
+        combined, found = combinations(columns)
+        texts = pa.array([text(*each) for each in found], pa.binary())
+        numbers = combined.astype(np.int32)
+        return _choice(texts, numbers.__array_interface__["data"][0], 0, 0, numbers)
+    every = [*dictionary.to_pylist(), None] if columns[first].null_count else dictionary.to_pylist()
+    texts = [text(*values[:first], value, *values[first + 1 :]) for value in every]
+    if not any(texts):
         return b""
-    pieces = _merge_constants(pieces)
-    text = pieces[0] if len(pieces) == 1 else join(pieces, len(present))
-    return text if true_count == len(present) else pc.if_else(present, text, b"")
+    return chosen_from(pa.array(texts, pa.binary()), columns[first])
 
 
-def _merge_constants(pieces: Sequence[Piece]) -> list[Piece]:
+def where_present(column: pa.Array, pieces: Sequence[Piece]) -> list[Piece]:
+    """Return pieces in rows where a column has a value; the other rows get nothing."""
+    if column.null_count == len(column):
+        return []
+    if not column.null_count:
+        return [*pieces]
+    return _where(column.buffers()[0].address, column, pieces)
+
+
+def where_true(wanted: pa.BooleanArray, pieces: Sequence[Piece]) -> list[Piece]:
+    """Return pieces in rows where ``wanted``, none of it null, holds; the others get nothing."""
+    true_count = wanted.true_count
+    if not true_count:
+        return []
+    if true_count == len(wanted):
+        return [*pieces]
+    return _where(wanted.buffers()[1].address, wanted, pieces)
+
+
+def precompile() -> None:
+    """Compile the kernels, or load them from the cache, before events are waiting."""
+    join([b"", strings_of(pa.array(["x"]))], 1)
+
+
+_VARIED = object()
+
+
+def _only_value(column: pa.DictionaryArray) -> Any:
+    """Return the value that all rows have, or _VARIED."""
+    if column.null_count:
+        return None if column.null_count == len(column) else _VARIED
+    return column.dictionary[0].as_py() if len(column.dictionary) == 1 else _VARIED
+
+
+def _choice(texts: pa.BinaryArray, numbers: int, valid: int, first: int, held: Any) -> RowTexts:
+    _, offsets, data = texts.buffers()
+    of_null = len(texts) - 1
+    return RowTexts(
+        (kernel.CHOICE, _address(data), offsets.address, numbers, valid, first, of_null),
+        (texts, held),
+    )
+
+
+def _where(valid: int, column: pa.Array, pieces: Sequence[Piece]) -> list[Piece]:
+    merged = _merged(pieces)
+    head = RowTexts((kernel.WHERE, 0, 0, 0, valid, column.offset, len(merged)), (column,))
+    return [head, *merged]
+
+
+def _merged(pieces: Sequence[Piece]) -> list[Piece]:
+    """Return pieces whose constants are joined where they follow each other."""
     merged: list[Piece] = []
+    closed = 0
     for piece in pieces:
-        if isinstance(piece, bytes) and merged and isinstance(merged[-1], bytes):
-            merged[-1] += piece
-        else:
-            merged.append(piece)
+        last = merged[-1] if len(merged) > closed else None
+        if isinstance(piece, bytes) and isinstance(last, bytes):
+            merged[-1] = last + piece
+            continue
+        merged.append(piece)
+        if isinstance(piece, RowTexts) and piece.numbers[kernel.KIND] == kernel.WHERE:
+            closed = len(merged) + piece.numbers[kernel.SIZE]
     return merged
+
+
+def _table(pieces: Sequence[Piece]) -> tuple[Any, list[Any]]:
+    """Return what the kernel reads, and whose memory that names."""
+    merged = _merged(pieces)
+    constants = pa.py_buffer(b"".join(piece for piece in merged if isinstance(piece, bytes)))
+    place = 0
+    lines: list[tuple[int, ...]] = []
+    for piece in merged:
+        if isinstance(piece, bytes):
+            lines.append((kernel.CONSTANT, constants.address, 0, 0, 0, place, len(piece)))
+            place += len(piece)
+        else:
+            lines.append(piece.numbers)
+    return np.array(lines, np.int64), [constants, *merged]
+
+
+def _valid(column: pa.Array, bits: pa.Buffer | None) -> int:
+    return 0 if bits is None or not column.null_count else int(bits.address)
+
+
+def _address(data: pa.Buffer | None) -> int:
+    return 0 if data is None else int(data.address)

@@ -6,17 +6,20 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
-from airflow_provider_deltaforge.columns.value_codes import codes
+from airflow_provider_deltaforge.columns.json_strings import quoted
 from airflow_provider_deltaforge.envelopes.columns import (
     Piece,
-    integer_texts,
+    RowTexts,
+    chosen_from,
+    digits_of,
     join,
     json_text,
-    json_texts,
     per_combination,
-    spread,
+    strings_of,
+    texts_of,
+    uuids_of,
     where_present,
+    where_true,
 )
 from airflow_provider_deltaforge.envelopes.contract import Envelope, EventPaths, Origin
 from airflow_provider_deltaforge.envelopes.shapes import NATIVE
@@ -40,101 +43,82 @@ def native_pieces(rows: pa.RecordBatch, origin: Origin) -> list[Piece]:
     """Return the native event in pieces, for envelopes that put something around it."""
     if not rows.num_rows:
         return []
-    ts_ms = integer_texts(rows["ts_ms"])
+    ts_ms = digits_of(rows["ts_ms"])
     return [
         b'{"before":',
-        rows["before"],
+        texts_of(rows["before"]),
         b',"after":',
-        rows["after"],
+        texts_of(rows["after"]),
         *_source(rows, origin, ts_ms),
         per_combination([rows["op"]], lambda op: b',"op":' + json_text(op)),
         b',"ts_ms":',
         ts_ms,
-        _transaction(rows),
+        *_transaction(rows),
         b',"event_id":"',
-        uuid_texts(rows["event_id"]),
+        uuids_of(rows["event_id"]),
         b'","tenant_id":' + json_text(origin.tenant),
         per_combination([rows["schema_version"]], _schema_version),
-        _optional(b',"schema_sequence":', rows["schema_sequence"]),
+        *_optional(b',"schema_sequence":', rows["schema_sequence"]),
         *optional_details(rows),
-        per_combination([rows["tx_end"]], lambda end: b',"tx_end":true' if end else b""),
+        *where_true(rows["tx_end"], [b',"tx_end":true']),
         b"}",
     ]
 
 
 def optional_details(rows: pa.RecordBatch) -> list[Piece]:
     """Return ``ddl``, ``tags``, ``synthetic``, ``unchanged``, each where a row has it."""
-    pieces: list[Piece] = []
-    if rows["ddl"].null_count < rows.num_rows:
-        pieces.append(where_present(rows["ddl"].is_valid(), [b',"ddl":', rows["ddl"]]))
+    tags: list[Piece] = []
     if rows["tags"].null_count < rows.num_rows:
         # Only scripts set tags, and they have already paid for an object per event.
-        texts = [None if tags is None else orjson.dumps(tags) for tags in rows["tags"].to_pylist()]
-        tags = pa.array(texts, pa.binary())
-        pieces.append(where_present(tags.is_valid(), [b',"tags":', tags]))
+        texts = [None if each is None else orjson.dumps(each) for each in rows["tags"].to_pylist()]
+        column = pa.array(texts, pa.binary())
+        tags = where_present(column, [b',"tags":', texts_of(column)])
+    synthetic: list[Piece] = []
     if rows["synthetic"].null_count < rows.num_rows:
-        names = json_texts(rows["synthetic"])
-        pieces.append(where_present(rows["synthetic"].is_valid(), [b',"synthetic":', names]))
-    if rows["unchanged"].null_count < rows.num_rows:
-        listed = rows["unchanged"]
-        pieces.append(where_present(listed.is_valid(), [b',"unchanged":', listed]))
-    return pieces
+        synthetic = [b',"synthetic":', strings_of(rows["synthetic"])]
+    return [
+        *where_present(rows["ddl"], [b',"ddl":', texts_of(rows["ddl"])]),
+        *tags,
+        *where_present(rows["synthetic"], synthetic),
+        *where_present(rows["unchanged"], [b',"unchanged":', texts_of(rows["unchanged"])]),
+    ]
 
 
-def _source(rows: pa.RecordBatch, origin: Origin, ts_ms: pa.BinaryArray) -> list[Piece]:
+def _source(rows: pa.RecordBatch, origin: Origin, ts_ms: RowTexts) -> list[Piece]:
     version, connector, name = map(
         json_text, (origin.source_version, origin.connector, origin.pipeline)
     )
     head = b',"source":{"version":%b,"connector":%b,"name":%b,"ts_ms":'
-    snapshot = pc.equal(rows["op"].cast(pa.utf8()), "r") if _has_snapshot(rows) else None
-    place = [rows["db"], rows["schema"], rows["table"]]
     position = rows["source_position"]
-    positions = position.dictionary.cast(pa.binary())
+    positions = chosen_from(position.dictionary.cast(pa.binary()), position)
     return [
         head % (version, connector, name),
         ts_ms,
-        per_combination([*place, snapshot] if snapshot is not None else place, _place),
-        where_present(
-            position.is_valid(),
-            [b",", _chosen(positions, position), b',"row":', integer_texts(rows["row"])],
-        ),
+        per_combination([rows["db"], rows["schema"], rows["table"]], _place),
+        per_combination([rows["op"]], lambda op: b',"snapshot":"true"' if op == "r" else b""),
+        *where_present(position, [b",", positions, b',"row":', digits_of(rows["row"])]),
         b"}",
     ]
 
 
-def _has_snapshot(rows: pa.RecordBatch) -> bool:
-    return "r" in rows["op"].dictionary.to_pylist()
-
-
-def _place(db: str, schema: str | None, table: str, snapshot: bool = False) -> bytes:  # noqa: FBT001, FBT002 — one value of a column.
+def _place(db: str, schema: str | None, table: str) -> bytes:
     text = b',"db":' + json_text(db)
     if schema is not None:
         text += b',"schema":' + json_text(schema)
-    text += b',"table":' + json_text(table)
-    return text + b',"snapshot":"true"' if snapshot else text
+    return text + b',"table":' + json_text(table)
 
 
-def _transaction(rows: pa.RecordBatch) -> Piece:
+def _transaction(rows: pa.RecordBatch) -> list[Piece]:
     tx_id = rows["tx_id"]
-    if tx_id.null_count == len(tx_id):
-        return b""
-    order = integer_texts(pc.add(rows["row"], 1))
-    names = _chosen(json_texts(tx_id.dictionary), tx_id)
-    pieces = [b',"transaction":{"id":', names, b',"total_order":', order, b"}"]
-    return where_present(tx_id.is_valid(), pieces)
-
-
-def _chosen(texts: pa.BinaryArray, column: pa.DictionaryArray) -> Piece:
-    if not column.null_count:
-        return spread(texts, codes(column))
-    return texts.take(column.indices)
+    names = chosen_from(quoted(tx_id.dictionary), tx_id)
+    order = digits_of(pc.add(rows["row"], 1))
+    pieces: list[Piece] = [b',"transaction":{"id":', names, b',"total_order":', order, b"}"]
+    return where_present(tx_id, pieces)
 
 
 def _schema_version(version: str | None) -> bytes:
     return b"" if version is None else b',"schema_version":' + json_text(version)
 
 
-def _optional(label: bytes, numbers: pa.Array) -> Piece:
-    if numbers.null_count == len(numbers):
-        return b""
-    return where_present(numbers.is_valid(), [label, integer_texts(numbers)])
+def _optional(label: bytes, numbers: pa.Array) -> list[Piece]:
+    return where_present(numbers, [label, digits_of(numbers)])

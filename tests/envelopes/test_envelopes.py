@@ -2,15 +2,17 @@ import json
 import pickle
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
-from airflow_provider_deltaforge.envelopes.columns import per_combination
+from airflow_provider_deltaforge.envelopes.columns import chosen_from, join, per_combination
 from airflow_provider_deltaforge.envelopes.debezium import DebeziumEnvelope
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
+from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.envelopes.changes import ORIGIN, slow_cloudevent, slow_debezium, slow_native
 
@@ -161,7 +163,20 @@ def test_many_combinations_are_sorted_instead_of_counted():
 
     texts = per_combination([rows["db"], rows["table"], rows["tx_id"]], lambda *v: v[2].encode())
 
-    assert texts.to_pylist() == [name.encode() for name in names]
+    assert join([texts], len(names)).to_pylist() == [name.encode() for name in names]
+
+
+def test_a_choice_by_narrow_numbers():
+    column = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.int8()), pa.array(["a", "b"]))
+
+    texts = chosen_from(pa.array([b"x", None, b"z"]), column)
+
+    assert join([b"<", texts, b">"], 3).to_pylist() == [b"<null>", b"<z>", b"<x>"]
+
+
+def test_more_text_than_a_column_can_hold_is_refused():
+    with pytest.raises(FatalError, match=r"batch\.max_bytes"):
+        join([b"x" * (1 << 20)], 2048)
 
 
 @pytest.mark.parametrize(
