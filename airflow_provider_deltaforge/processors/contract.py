@@ -68,6 +68,9 @@ class Processor(PluginSettings):
     """Events are not to be kept as they were before this processor: what it or one in front of it
     refuses is set aside without its row images."""
 
+    keeps_tables: ClassVar[bool] = False
+    """No event leaves it under another table's name than the one it came with."""
+
     id: str
     """Names the processor in metrics and logs, and marks the events it makes."""
 

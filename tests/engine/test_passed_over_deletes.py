@@ -14,8 +14,12 @@ from airflow_provider_deltaforge.engine.snapshot.chunk_copy import copy_chunks
 from airflow_provider_deltaforge.engine.snapshot.repair import is_of_deletes
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.engine.verify.extra_rows import extra_rows
+from airflow_provider_deltaforge.engine.verify.options import VerifyOptions, VerifyProgress
+from airflow_provider_deltaforge.engine.verify.verification import verify
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from airflow_provider_deltaforge.sinks.reader_contract import HeldMessages
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
@@ -172,6 +176,51 @@ def test_rows_of_other_pipelines_stay():
     plan = pipeline.run().prepare()
     gone = [json.loads(text)["id"] for text in plan.stages[0][TABLE][0].bounds["deletes"]]
     assert sorted(gone) == [*range(21, 31)]
+
+
+def other_keys(event):
+    """Show other keys in row images than their events have."""
+    for name in ("before", "after"):
+        image = event[name]
+        if image is not None:
+            event[name] = {**image, "id": image["id"] + 1000}
+    return event
+
+
+def as_they_are(event):
+    return event
+
+
+def python(function):
+    return f"{{type: python, function: '{__name__}:{function}', mode: events}}"
+
+
+def test_rows_of_other_tables_that_processors_may_rename_stay(monkeypatch):
+    pipeline = Shrunk(processors=python("as_they_are"))
+    assert [chunk.id for chunk in deletes_of(pipeline.run().prepare())]
+    own = ScriptedSource.describe
+    other = TableSchema("script", None, "others", own(ScriptedSource())[0].columns, ("id",))
+    monkeypatch.setattr(ScriptedSource, "describe", lambda source: [*own(source), other])
+    pipeline.request = SnapshotRequest(id="again", requested_at_ms=1, by="a test")
+    plan = pipeline.run().prepare()
+    assert deletes_of(plan) == []
+    assert "a processor may give rows of other tables the name of script.rows" in plan.run.notes[0]
+    # Nor does a repair of what a verification finds take them away.
+    options, document = VerifyOptions(rounds=1), load(pipeline.document)
+    found = verify(document, pipeline.store, options, VerifyProgress(), lambda: None)
+    assert found.sinks[0].tables[0].extra == 10
+    assert {*found.keys["out"][TABLE]} == {"different"}
+
+
+def test_rows_whose_images_show_other_keys_stay():
+    pipeline = Shrunk(processors=python("other_keys"), sink="key: '${source.table}', ")
+    plan = pipeline.run().prepare()
+    assert deletes_of(plan) == []
+    assert f"table {TABLE}: a processor sets the keys that messages show" in plan.run.notes[0]
+
+
+def deletes_of(plan):
+    return [chunk for chunk in plan.remaining[TABLE] if is_of_deletes(chunk)]
 
 
 def test_a_sink_that_cannot_be_read_is_named_and_gets_what_others_held(capfd):

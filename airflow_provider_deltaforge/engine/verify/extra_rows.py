@@ -95,17 +95,27 @@ class _Search:
             self.notes.append(redacted(str(error)))
             return {}
         files = StateFiles(directory / "source")
-        for table in tables:
-            for chunk in self._chunks[table.name]:
-                for _, states in source.read(table, chunk):
-                    self._check()
-                    files.add(states)
+        if not self._read_tables(source, tables, files):
+            names = ", ".join(table.name for table in tables)
+            self.notes.append(f"a processor may give rows of other tables the name of {names}")
+            return {}
         opened: list[MessageSink] = []
         for number, sink in enumerate(readable):
             rows = self._read(sink, source, tables, directory / str(number), stack)
             if rows is not None:
                 opened.append(rows)
         return self._compared(source, tables, files, opened)
+
+    def _read_tables(
+        self, source: SourceRows, tables: Sequence[VerifiedTable], files: StateFiles
+    ) -> bool:
+        """Read all rows; return False if sinks may hold other tables' rows under these names."""
+        for table in tables if not source.mixes_tables else ():
+            for chunk in self._chunks[table.name]:
+                for _, states in source.read(table, chunk):
+                    self._check()
+                    files.add(states)
+        return not source.mixes_tables
 
     def _is_ending(self) -> bool:
         try:
@@ -169,15 +179,16 @@ class _Search:
                 self._check()
                 both = compared(own_rows, rows.latest(bucket))
                 extra = both.differs & (both.source < 0) & (both.sink >= 0)
-                keyed = source.keyed_by_processor if rows.rows.by_message_key else ()
+                keyed = source.keyed_otherwise(rows.rows)
                 for number, name in names.items():
                     mine = np.flatnonzero(extra & (both.tables == number))
                     if number not in keyed:
                         keys = both.keys.take(pa.array(mine)).to_pylist()
                         found[name].update(dict.fromkeys(filter(None, map(_key_text, keys))))
+        keyed = source.keyed_by_processor | source.rekeyed_images
         self.notes.extend(
-            f"table {names[number]}: a processor sets the messages' keys"
-            for number in sorted(source.keyed_by_processor & names.keys())
+            f"table {names[number]}: a processor sets the keys that messages show"
+            for number in sorted(keyed & names.keys())
         )
         return {name: sorted(keys) for name, keys in found.items() if keys}
 

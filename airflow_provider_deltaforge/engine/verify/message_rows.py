@@ -197,7 +197,7 @@ class _Decoded:
             keys = self._held.keys.take(taken)
         else:
             image = pc.if_else(pa.array(is_there), after, before)
-            keys = _keys_of(image, names, json_fields.locate_each(image, paths))
+            keys = keys_of(image, names, json_fields.locate_each(image, paths))
         if not self._rows.splits_keys:
             gone, former = _former_keys(before, after, op, names, paths)
             found.append(
@@ -275,7 +275,7 @@ def _not_null(texts: pa.BinaryArray) -> pa.BinaryArray:
     return pc.if_else(is_null, pa.scalar(None, pa.binary()), texts)
 
 
-def _keys_of(
+def keys_of(
     images: pa.BinaryArray, names: Sequence[str], places: Sequence[json_fields.Spans]
 ) -> pa.BinaryArray:
     """Return each image's key; null where the image lacks a part of it."""

@@ -13,11 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge import __version__
+from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.columns.row_hash_kernel import row_checksums
+from airflow_provider_deltaforge.columns.value_codes import combinations
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.render.render_stage import chain_of
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
-from airflow_provider_deltaforge.engine.verify.message_rows import VerifiedTable, row_ids
+from airflow_provider_deltaforge.engine.verify.message_rows import (
+    MessageRows,
+    VerifiedTable,
+    keys_of,
+    row_ids,
+)
 from airflow_provider_deltaforge.engine.verify.row_states import DROPPED, states
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.change import TEXT, ChangeBatch
@@ -71,6 +78,7 @@ class SourceRows:
         topics: by sink and destination, the tables whose rows go there.
         keyed_by_processor: tables whose messages' keys a processor sets.
         renamed_keys: tables whose keys in events are not those of their rows.
+        rekeyed_images: tables whose row images show other keys than their events have.
     """
 
     pipeline: Pipeline
@@ -79,6 +87,9 @@ class SourceRows:
     topics: dict[str, dict[str, set[int]]] = field(default_factory=dict)
     keyed_by_processor: set[int] = field(default_factory=set)
     renamed_keys: set[int] = field(default_factory=set)
+    rekeyed_images: set[int] = field(default_factory=set)
+    _has_others: bool = False
+    _moves_rows: bool = False
 
     def __post_init__(self) -> None:
         """Open the processors and a connection for reading tables."""
@@ -121,6 +132,7 @@ class SourceRows:
             schema: of the table.
             number: as in ``VerifiedTable``; ``UNVERIFIED`` for other captured tables.
         """
+        self._has_others |= number == UNVERIFIED
         row = {"op": "r", "db": schema.db, "schema": schema.schema, "table": schema.table}
         columns: dict[str, Any] = {
             name: pa.array([value], pa.utf8()).dictionary_encode().cast(TEXT)
@@ -132,6 +144,20 @@ class SourceRows:
         columns |= {"ts_ms": pa.array([0], pa.int64()), "tx_end": pa.array([True])}
         columns["event_id"] = pa.array([bytes(16)], pa.binary(16))
         self._note_topics(number, change_rows(1, columns))
+
+    @property
+    def mixes_tables(self) -> bool:
+        """Whether events of the verified tables may be of other tables' rows.
+
+        Of tables that are not read it is not known what a processor calls their rows.
+        """
+        processors = self.pipeline.spec.processors
+        can_move = not all(processor.keeps_tables for processor in processors)
+        return self._moves_rows or (can_move and self._has_others)
+
+    def keyed_otherwise(self, held: MessageRows) -> Collection[int]:
+        """Return the tables whose rows a sink's messages do not name by their keys."""
+        return self.keyed_by_processor if held.by_message_key else self.rekeyed_images
 
     def topics_of(self, sink_id: str) -> dict[str, set[int]]:
         """Return the destinations of verified tables' rows, and all tables whose rows go there."""
@@ -206,8 +232,21 @@ class SourceRows:
                 chosen = routing.flatten()[routing.type.get_field_index("key")]
                 if chosen.null_count < len(chosen):
                     self.keyed_by_processor.add(table.number)
+            if done.rows is not batch.rows:
+                self._note_names(table, rows)
         lost = before.take(pa.array(np.flatnonzero(~kept)))
         return rows, lost.filter(lost.is_valid())
+
+    def _note_names(self, table: VerifiedTable, rows: pa.RecordBatch) -> None:
+        """Note what processors made of the rows' table and key."""
+        schema = table.schema
+        _, places = combinations([rows[name] for name in ("db", "schema", "table")])
+        names = {(among or db, name) for db, among, name in places}
+        self._moves_rows |= names != {(schema.schema or schema.db, schema.table)}
+        spans = json_fields.locate_each(rows["after"], [[name] for name in schema.primary_key])
+        shown = keys_of(rows["after"], schema.primary_key, spans)
+        if not pc.all(pc.equal(shown, rows["key"]), skip_nulls=False).as_py():
+            self.rekeyed_images.add(table.number)
 
     def _note_topics(self, number: int, rows: pa.RecordBatch) -> None:
         for sink_id, renderer in self._renderers.items():

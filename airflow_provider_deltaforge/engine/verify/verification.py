@@ -403,6 +403,8 @@ class _Run:
 
     def _concluded(self) -> VerifyResult:
         keys: dict[str, dict[str, dict[str, list[str]]]] = {}
+        # A repair would delete what is extra, which may be a row of another table.
+        unsure = {INCONCLUSIVE, *([EXTRA] if self._rows.mixes_tables else [])}
         for sink_id, work in self._work.items():
             result = self._results[sink_id]
             result.notes.extend(work.rows.notes)
@@ -414,7 +416,7 @@ class _Run:
                     continue
                 for kind, kept in work.keys.get(number, {}).items():
                     counted.examples[kind] = sorted(kept)[: self._options.examples]
-                    if kind != INCONCLUSIVE and number not in self._rows.renamed_keys:
+                    if kind not in unsure and number not in self._rows.renamed_keys:
                         of_table = keys.setdefault(sink_id, {}).setdefault(counted.table, {})
                         of_table[kind] = sorted(kept)
                 result.tables.append(counted)
@@ -426,8 +428,8 @@ class _Run:
         return VerifyResult.of(results, keys)
 
     def _is_keyed_otherwise(self, work: _SinkWork, number: int) -> bool:
-        by_key = isinstance(work.rows, MessageSink) and work.rows.rows.by_message_key
-        return by_key and number in self._rows.keyed_by_processor
+        rows = work.rows.rows if isinstance(work.rows, MessageSink) else None
+        return rows is not None and number in self._rows.keyed_otherwise(rows)
 
 
 def _kind(*, in_source: bool, in_sink: bool) -> str:

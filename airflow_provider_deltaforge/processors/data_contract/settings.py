@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -102,6 +102,8 @@ class TableRule(Settings):
 
 class DataContract(Processor):
     """Hold rows to rules per table, and set aside, stop at, or count those that break them."""
+
+    keeps_tables: ClassVar[bool] = True
 
     id: str = "contract"
     tables: tuple[TableRule, ...] = Field(min_length=1)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -89,6 +89,8 @@ class Condition(Settings):
 
 class Filter(Processor):
     """Keep the events that pass every gate."""
+
+    keeps_tables: ClassVar[bool] = True
 
     id: str = "filter"
     ops: tuple[Literal["create", "update", "delete", "read", "truncate"], ...] = ()

@@ -1,6 +1,6 @@
 """Nested objects to flat keys."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, field_validator
 
@@ -12,6 +12,8 @@ _WORKER = "airflow_provider_deltaforge.processors.flatten.worker:FlattenWorker"
 
 class Flatten(Processor):
     """Turn nested objects of the row images into flat keys."""
+
+    keeps_tables: ClassVar[bool] = True
 
     id: str = "flatten"
     separator: str = Field(default="__", min_length=1)

@@ -59,6 +59,7 @@ class Mask(Processor):
     """Replace values of columns, in both row images and in the event's key."""
 
     masks: ClassVar[bool] = True
+    keeps_tables: ClassVar[bool] = True
 
     id: str = "mask"
     rules: tuple[MaskRule, ...] = Field(min_length=1)

@@ -1,6 +1,7 @@
 """The outbox pattern: rows of outbox tables and logical messages become routed domain events."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from pydantic import field_validator
 
@@ -35,6 +36,8 @@ class Columns(Settings):
 
 class Outbox(Processor):
     """Turn outbox rows into routed domain events; everything else passes."""
+
+    keeps_tables: ClassVar[bool] = True
 
     id: str = "outbox"
     tables: tuple[str, ...] = ()
