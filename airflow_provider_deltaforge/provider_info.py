@@ -50,7 +50,15 @@ def _config() -> dict[str, Any]:
                 "type": "boolean",
                 "example": None,
                 "default": "True",
-            }
+            },
+            "long_lived_workers": {
+                "description": "Workers outlive their tasks, whatever the executor says: drivers "
+                "may be processes of the worker.",
+                "version_added": "0.1.0",
+                "type": "boolean",
+                "example": "True",
+                "default": "False",
+            },
         },
     }
 

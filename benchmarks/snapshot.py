@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import LaunchSpec
-from airflow_provider_deltaforge.control.spark_submit import environment
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
+from airflow_provider_deltaforge.control.launching.spark_submit import environment
 from airflow_provider_deltaforge.plugins import SOURCES
 from airflow_provider_deltaforge.sources.contract import Source, TableChunk
 from airflow_provider_deltaforge.storage.location import StoreLocation

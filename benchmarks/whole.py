@@ -16,9 +16,9 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_provider_deltaforge.control import pipelines, snapshots
-from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
+from airflow_provider_deltaforge.control.launching.spark_submit import command, environment
 from airflow_provider_deltaforge.control.snapshots import CopySelection
-from airflow_provider_deltaforge.control.spark_submit import command, environment
 from airflow_provider_deltaforge.spec.load import load as load_document
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints

@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.api.access import Authority, Caller, Right
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.api.request_counts import RequestCounts
 from airflow_provider_deltaforge.api.threads import RequestThreads
-from airflow_provider_deltaforge.control.launch import Backend
+from airflow_provider_deltaforge.control.launching.contract import Backend
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import Supervisor

@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.cli.options import (
 )
 from airflow_provider_deltaforge.cli.views import copy_table, pipeline_details, pipelines_table
 from airflow_provider_deltaforge.control import pipelines, snapshots
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.control.status import PipelineStatus, statuses
 from airflow_provider_deltaforge.control.status import status as status_of
 from airflow_provider_deltaforge.errors import SpecError

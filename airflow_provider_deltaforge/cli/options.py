@@ -14,8 +14,7 @@ import typer
 from rich.console import RenderableType
 
 from airflow_provider_deltaforge.cli.views import new_console
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
-from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.choice import store_in, store_of
 from airflow_provider_deltaforge.storage.contract import Store

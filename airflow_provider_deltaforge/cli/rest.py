@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.api.context import ApiContext, Elsewhere
 from airflow_provider_deltaforge.api.server import serving, split_address
 from airflow_provider_deltaforge.cli.options import err, opened
 from airflow_provider_deltaforge.control import tokens
-from airflow_provider_deltaforge.control.launch import Backend
+from airflow_provider_deltaforge.control.launching.contract import Backend
 from airflow_provider_deltaforge.control.metrics import Observed, families, without_pushing
 from airflow_provider_deltaforge.control.metrics import observe as observe_all
 from airflow_provider_deltaforge.control.status import status, statuses

@@ -48,10 +48,10 @@ from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend, settle
-from airflow_provider_deltaforge.control.launch import Handle, LaunchSpec
-from airflow_provider_deltaforge.control.launch_local import LocalBackend, command_without_spark
+from airflow_provider_deltaforge.control.launching.contract import Handle, LaunchSpec
+from airflow_provider_deltaforge.control.launching.local import LocalBackend, command_without_spark
+from airflow_provider_deltaforge.control.launching.spark_submit import check_master
 from airflow_provider_deltaforge.control.metrics import Observed
-from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import DRAINED, RestartDecision
 from airflow_provider_deltaforge.engine.base.retry import retry_until

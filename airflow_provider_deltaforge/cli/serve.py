@@ -34,12 +34,16 @@ from airflow_provider_deltaforge.cli.rest import (
 )
 from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.cli.views import coloured
-from airflow_provider_deltaforge.control import pipelines, spark_submit
+from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.fleet import Fleet
-from airflow_provider_deltaforge.control.launch import LaunchSpec
-from airflow_provider_deltaforge.control.launch_local import LocalBackend, command_without_spark
-from airflow_provider_deltaforge.control.places import jobs_directory
-from airflow_provider_deltaforge.control.spark_submit import check_master
+from airflow_provider_deltaforge.control.launching import spark_submit
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
+from airflow_provider_deltaforge.control.launching.local import (
+    LocalBackend,
+    command_without_spark,
+    jobs_directory,
+)
+from airflow_provider_deltaforge.control.launching.spark_submit import check_master
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import documents_at, read_document

@@ -27,9 +27,9 @@ from airflow_provider_deltaforge.cli.options import (
 )
 from airflow_provider_deltaforge.cli.views import copied_rows, duration_text, size_text
 from airflow_provider_deltaforge.control import pipelines, snapshots
-from airflow_provider_deltaforge.control.launch import Backend, JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import Backend, JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launching.spark_submit import check_master
 from airflow_provider_deltaforge.control.snapshots import why_not_due
-from airflow_provider_deltaforge.control.spark_submit import check_master
 from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import SPEC, HangDetector

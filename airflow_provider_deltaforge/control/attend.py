@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from airflow_provider_deltaforge.control.driver_log import keep_last_lines
-from airflow_provider_deltaforge.control.launch import Backend, JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import Backend, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.control.starting import restart
 from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status

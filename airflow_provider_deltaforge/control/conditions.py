@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.control import data_drift, snapshots, verification
-from airflow_provider_deltaforge.control.launch import Backend, JobState
+from airflow_provider_deltaforge.control.launching.contract import Backend, JobState
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.errors import FatalError, SpecError

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from airflow_provider_deltaforge.control.launch import Backend
+from airflow_provider_deltaforge.control.launching.contract import Backend
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.storage import names

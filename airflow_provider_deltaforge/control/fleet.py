@@ -17,7 +17,7 @@ from traceback import format_exc
 
 from airflow_provider_deltaforge.control import starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend
-from airflow_provider_deltaforge.control.launch import Backend, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import Backend, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import PipelineStatus

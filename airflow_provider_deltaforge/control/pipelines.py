@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.control.launch import Backend, Handle, JobState
+from airflow_provider_deltaforge.control.launching.contract import Backend, Handle, JobState
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load, spec_hash

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_provider_deltaforge.control import starting
-from airflow_provider_deltaforge.control.launch import Backend, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import Backend, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import changed, existing, now_ms
 from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY, SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.status import START_PATIENCE_S, PipelineStatus, status

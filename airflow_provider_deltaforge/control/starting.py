@@ -8,7 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from airflow_provider_deltaforge.control.launch import Backend, Handle, JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import (
+    Backend,
+    Handle,
+    JobState,
+    LaunchSpec,
+)
 from airflow_provider_deltaforge.control.pipelines import (
     STOP_GRACE_S,
     changed,

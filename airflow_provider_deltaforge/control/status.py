@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from airflow_provider_deltaforge.control.launch import Backend, JobState, JobStatus
+from airflow_provider_deltaforge.control.launching.contract import Backend, JobState, JobStatus
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.control.supervise import DRAINED
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError

@@ -21,9 +21,8 @@ from airflow_provider_deltaforge.control import (
     snapshots,
     verification,
 )
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
-from airflow_provider_deltaforge.control.places import jobs_directory
 from airflow_provider_deltaforge.control.snapshots import RequestState
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.errors import (

@@ -10,12 +10,13 @@ from typing import Any
 from airflow.sdk import BaseHook
 
 from airflow_provider_deltaforge.control.attend import Attendance
-from airflow_provider_deltaforge.control.launch import LaunchSpec
-from airflow_provider_deltaforge.control.spark_submit import check_master
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
+from airflow_provider_deltaforge.control.launching.spark_submit import check_master
 from airflow_provider_deltaforge.control.starting import SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.hooks.executors import require_lasting_worker
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load, read_document
 from airflow_provider_deltaforge.storage.choice import store_of
@@ -35,6 +36,7 @@ class PipelineTask:
             through its environment only.
         spark_conn_id: connection of the Apache Spark provider, for its master URL.
         master: Spark master used without ``spark_conn_id``.
+        executor: the task's own Airflow executor; None: the installation's.
     """
 
     document: str
@@ -42,6 +44,7 @@ class PipelineTask:
     connections: Mapping[str, str] = field(default_factory=dict)
     spark_conn_id: str | None = None
     master: str = "local[*]"
+    executor: str | None = None
 
     def text(self) -> str:
         """Return the document.
@@ -61,14 +64,16 @@ class PipelineTask:
         store_of(text, StoreLocation.from_dsn(self.hook().store_dsn()))
         return text
 
-    def check_master(self) -> None:
-        """Refuse a Spark master that drivers cannot run on, before anything is stored or started.
+    def check_launch(self) -> None:
+        """Refuse what no driver can be launched with, before anything is stored or started.
 
         Raises:
-            SpecError: it is refused; the text says what works.
+            SpecError: the Spark master is refused, or the worker ends with its task and would take
+                the driver along; the text says what works.
         """
         hook = self.hook()
         check_master(hook.master(self.spark_conn_id, self.master), hook.store_dsn())
+        require_lasting_worker(self.executor)
 
     def hook(self) -> DeltaForgeHook:
         """Return the hook; it connects when used."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_deltaforge.control.launch import Handle, JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import Handle, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner
 from airflow_provider_deltaforge.control.starting import restart
 from airflow_provider_deltaforge.control.status import PipelineStatus
@@ -67,6 +67,7 @@ class PipelineOperator(DeferringOperator):
             self.connections,
             self.spark_conn_id,
             self.master,
+            self.executor,
         )
 
     def tell_driver(self, context: Mapping[str, Any], handle: Handle | None) -> None:

@@ -33,6 +33,7 @@ class DeltaForgePreflightOperator(PipelineOperator):
             raise AirflowFailException(f"fail_on must be one of {_VERDICTS[1:]}: {self.fail_on!r}")
         task = self.pipeline_task()
         try:
+            task.check_launch()
             pipeline = load(task.text(), task.whole_environment())
             pipeline.refuse_unbuilt()
             findings = preflight(pipeline)

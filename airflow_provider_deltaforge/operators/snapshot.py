@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.attend import settle
-from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import apply, existing, now_ms
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY
@@ -278,7 +278,7 @@ class DeltaForgeSnapshotOperator(CopyOperator):
             wish = self._wish()
             if wish is None:
                 return None
-            task.check_master()
+            task.check_launch()
             with task.hook().store(create=True) as store:
                 name = apply(store, task.agreed_text()).name
                 copy = Copy(TriggerArguments(name, 0, owner_token(context)))

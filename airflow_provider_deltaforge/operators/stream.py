@@ -67,7 +67,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
         end_ms = now_ms() + int(window.total_seconds() * 1000) if window is not None else None
         hook = task.hook()
         try:
-            task.check_master()
+            task.check_launch()
             with hook.store(create=True) as store:
                 name = apply(store, task.agreed_text()).name
                 self._held = (context["ti"], TriggerArguments(name, 0, owner))

@@ -23,7 +23,12 @@ from airflow_provider_deltaforge.api.app import create_app
 from airflow_provider_deltaforge.api.context import ApiContext, Elsewhere
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.api.threads import RequestThreads
-from airflow_provider_deltaforge.control.launch import Backend, Handle, JobStatus, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import (
+    Backend,
+    Handle,
+    JobStatus,
+    LaunchSpec,
+)
 from airflow_provider_deltaforge.control.supervise import Supervisor
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook, dsn_of

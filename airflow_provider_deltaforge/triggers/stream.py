@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_deltaforge.control.launch import JobState
+from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.control.pipelines import now_ms
 from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import HangDetector

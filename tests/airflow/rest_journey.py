@@ -11,8 +11,7 @@ from collections import Counter
 from datetime import date, datetime, timedelta, timezone
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
-from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load

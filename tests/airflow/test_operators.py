@@ -349,7 +349,7 @@ def test_a_document_that_names_another_store_than_the_connection_is_refused(docu
 @pytest.mark.parametrize(
     ("master", "said"),
     [
-        ("yarn", "not one that drivers run on"),
+        ("yarn", "does not launch drivers on YARN"),
         ("local[0]", "local[4]"),
         ("spark://host:7077", "which every executor can reach"),  # The store is a file.
     ],

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.server import serving
 from airflow_provider_deltaforge.control import tokens
 from airflow_provider_deltaforge.control.fleet import Fleet
-from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.control.conftest import backend, dsn, store
 from tests.waiting import PATIENCE_S

@@ -20,8 +20,8 @@ from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.server import serving
 from airflow_provider_deltaforge.control import tokens
 from airflow_provider_deltaforge.control.fleet import Fleet
-from airflow_provider_deltaforge.control.launch import LaunchSpec
-from airflow_provider_deltaforge.control.launch_local import LocalBackend, command_without_spark
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
+from airflow_provider_deltaforge.control.launching.local import LocalBackend, command_without_spark
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry import logs
 from tests.canary import planted

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import pipelines, starting, tokens
-from airflow_provider_deltaforge.control.launch import JobState
+from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.backup import read_backup

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from airflow_provider_deltaforge.cli import app as command
 from airflow_provider_deltaforge.cli.exit_codes import exit_code
-from airflow_provider_deltaforge.control import pipelines, spark_submit
+from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control.launching import spark_submit
 from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.spec.load import check, load, read_document
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -140,6 +141,7 @@ def test_a_master_that_does_not_work_is_refused_before_anything_starts(master, t
     code, words = run("run", path, "--store", store, "--master", master)
     assert code == 2
     assert "spark://host:7077" in words
+    assert ("does not launch drivers on" in words) is master.startswith(("yarn", "k8s", "mesos"))
     assert not (tmp_path / "state.db").exists()
     for works in ("local", "local[*]", "local[4]", "local[2,3]"):
         spark_submit.check_master(works, store)

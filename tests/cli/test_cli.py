@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.cli import run
 from airflow_provider_deltaforge.cli.exit_codes import driver_exit_code, exit_code
 from airflow_provider_deltaforge.control import pipelines, starting, tokens
 from airflow_provider_deltaforge.control.attend import Attendance
-from airflow_provider_deltaforge.control.launch import JobState
+from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import (
     AccessError,
@@ -34,8 +34,8 @@ MODULE = [sys.executable, "-m", "airflow_provider_deltaforge.cli.app"]
 FAKE_CLI = """
 import sys
 from airflow_provider_deltaforge.cli import options, run, snapshot
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
-from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.control.launching.local import LocalBackend
+from airflow_provider_deltaforge.control.launching.local import jobs_directory
 from tests.control.bench import fake_driver
 def backend_of(store):
     return LocalBackend(jobs_directory(store), compose=fake_driver)

@@ -3,7 +3,7 @@
 import threading
 
 from airflow_provider_deltaforge.cli import run
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.control.supervise import RETRYABLE, RestartDecision
 from airflow_provider_deltaforge.engine.driver import local
 from airflow_provider_deltaforge.errors import RetryableError

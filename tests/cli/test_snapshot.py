@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.cli import run, snapshot
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.cli.options import Pauses
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from tests.waiting import wait_until
 
 __all__ = ["DOCUMENT", "fake_driver", "job_of", "wait_until"]

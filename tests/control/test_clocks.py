@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
 from airflow_provider_deltaforge.control import status as status_module
-from airflow_provider_deltaforge.control.launch import JobState, JobStatus, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import JobState, JobStatus, LaunchSpec
 from airflow_provider_deltaforge.control.status import status, statuses
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.location import StoreLocation

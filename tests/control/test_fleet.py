@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.fleet import Fleet
-from airflow_provider_deltaforge.control.launch import JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import JobState, LaunchSpec
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import RetryableError

@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.api.app import create_app
 from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.server import serving
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.control.metrics import PREFIX
 from airflow_provider_deltaforge.control.verification import VerificationRun
 from airflow_provider_deltaforge.engine.base.tuning import Tuning

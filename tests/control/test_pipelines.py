@@ -5,7 +5,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend
-from airflow_provider_deltaforge.control.launch import JobState, JobStatus
+from airflow_provider_deltaforge.control.launching.contract import JobState, JobStatus
 from airflow_provider_deltaforge.control.status import judge_status, status
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import RetryableError, SpecError

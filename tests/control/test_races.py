@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend
-from airflow_provider_deltaforge.control.launch import JobState
+from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import (
     RETRYABLE,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
-from airflow_provider_deltaforge.control.launch import JobState, JobStatus, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import JobState, JobStatus, LaunchSpec
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.location import StoreLocation

@@ -14,8 +14,7 @@ from types import FrameType
 import psutil
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
-from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.storage.location import StoreLocation
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_deltaforge.control.launch import JobState, LaunchSpec
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.launching.contract import JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from tests.demo.ending import only_one
 

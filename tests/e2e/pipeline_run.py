@@ -14,9 +14,9 @@ from fastapi.testclient import TestClient
 
 from airflow_provider_deltaforge.api.health import create_app
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
+from airflow_provider_deltaforge.control.launching.spark_submit import command, environment
 from airflow_provider_deltaforge.control.metrics import Observed
-from airflow_provider_deltaforge.control.spark_submit import command, environment
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
 from airflow_provider_deltaforge.storage.location import StoreLocation

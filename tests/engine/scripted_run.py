@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import LaunchSpec
-from airflow_provider_deltaforge.control.spark_submit import command, environment
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
+from airflow_provider_deltaforge.control.launching.spark_submit import command, environment
 from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.location import StoreLocation

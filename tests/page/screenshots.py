@@ -17,8 +17,8 @@ from airflow_provider_deltaforge.api.app import create_app
 from airflow_provider_deltaforge.api.context import ApiContext
 from airflow_provider_deltaforge.api.server import serving
 from airflow_provider_deltaforge.control.fleet import Fleet
-from airflow_provider_deltaforge.control.launch import LaunchSpec
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
+from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.page.browser import PHONE, browsing, opened
 from tests.page.fleet import add_backfill, beating, fill

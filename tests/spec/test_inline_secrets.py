@@ -8,8 +8,8 @@ from pydantic import SecretStr
 
 from airflow_provider_deltaforge import plugins
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import LaunchSpec
-from airflow_provider_deltaforge.control.spark_submit import command
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
+from airflow_provider_deltaforge.control.launching.spark_submit import command
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment as LaneJob
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.inline_secrets import withhold

@@ -5,7 +5,7 @@ or the process table do not show what they must.
 """
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.starting import start
 from tests.airflow.service.steps import handed_on, only, same_driver, stays, stopped_by_request
 from tests.airflow.service.supervised import Supervised, TaskRun

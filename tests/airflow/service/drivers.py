@@ -7,8 +7,8 @@ same kind of session, without a JVM: it starts at once, so that a matrix of many
 import sys
 from collections.abc import Sequence
 
-from airflow_provider_deltaforge.control import spark_submit
-from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launching import spark_submit
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 
 KINDS = ("plain", "spark")
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
-from airflow_provider_deltaforge.control.places import jobs_directory
+from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from tests.airflow.service.drivers import compose
 from tests.servers import airflow
 from tests.servers.airflow import Airflow

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.starting import start
 from tests.airflow.service.supervised import POLL_S, Supervised, TaskRun
 

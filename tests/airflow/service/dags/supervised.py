@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_provider_deltaforge.control.launch import Handle, LaunchSpec
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from airflow_provider_deltaforge.control.launching.contract import Handle, LaunchSpec
+from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from tests.airflow.service.drivers import compose
 

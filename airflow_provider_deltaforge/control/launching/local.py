@@ -27,10 +27,16 @@ from typing import Any
 
 import psutil
 
-from airflow_provider_deltaforge.control import spark_submit
-from airflow_provider_deltaforge.control.launch import Handle, JobState, JobStatus, LaunchSpec
+from airflow_provider_deltaforge.control.launching import spark_submit
+from airflow_provider_deltaforge.control.launching.contract import (
+    Handle,
+    JobState,
+    JobStatus,
+    LaunchSpec,
+)
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import distress, moments
+from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry.log_file import last_lines
 
 # The shell outlives a SIGTERM to its session (a trapped signal is reset in the child, an ignored
@@ -50,6 +56,27 @@ _HANDLE_WAIT_S = 5.0
 _POLL_S = 0.1
 _TAKE_ATTEMPTS = 10
 _TAKE_WAIT_S = 0.03
+
+
+def jobs_directory(store: str) -> Path:
+    """Return the directory of the jobs that belong to a state store.
+
+    ``DELTAFORGE_JOBS`` wins; else it lies beside a SQLite store, so that every process that opens
+    the store agrees, else in the user's home.
+
+    Args:
+        store: the store's DSN.
+
+    Raises:
+        SpecError: the DSN is wrong, or a variable in it is not set.
+    """
+    configured = os.environ.get("DELTAFORGE_JOBS")
+    if configured:
+        return Path(configured)
+    file = StoreLocation.from_dsn(store).file()
+    if file is not None:
+        return file.parent / "jobs"
+    return Path.home() / ".deltaforge" / "jobs"
 
 
 def command_without_spark(job: LaunchSpec) -> list[str]:

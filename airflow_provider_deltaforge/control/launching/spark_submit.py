@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import airflow_provider_deltaforge
-from airflow_provider_deltaforge.control.launch import LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.location import ENVIRONMENT, JOB, StoreLocation
 
@@ -24,6 +24,8 @@ _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]{0,3})(,[1-9][0-9]{0,3})?\])?"
     r"|spark://[^\s:/,@]+:[0-9]{1,5}(,[^\s:/,@]+:[0-9]{1,5})*"
 )
+_CLUSTERS = (("yarn", "YARN"), ("k8s://", "Kubernetes"), ("mesos://", "Mesos"))
+_WORKS = "write local[*], local[4] or spark://host:7077, a standalone cluster (docs/airflow.md)"
 
 
 def check_master(master: str, store: str) -> None:
@@ -37,10 +39,13 @@ def check_master(master: str, store: str) -> None:
         SpecError: it is refused; the text says what works.
     """
     if not _MASTER.fullmatch(master):
-        raise SpecError(
-            f"the Spark master {master!r} is not one that drivers run on: write local[*], "
-            "local[4] or spark://host:7077"
-        )
+        for prefix, cluster in _CLUSTERS:
+            if master.startswith(prefix):
+                raise SpecError(
+                    f"the Spark master {master!r} is refused: this release does not launch "
+                    f"drivers on {cluster}; {_WORKS}"
+                )
+        raise SpecError(f"the Spark master {master!r} is not one that drivers run on: {_WORKS}")
     StoreLocation.from_dsn(store).require_reachable(master)
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider_deltaforge.control.launch import JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launching.contract import JobState, LaunchSpec
+from airflow_provider_deltaforge.control.launching.local import jobs_directory
 from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.control.bench import wait_until
 
 
@@ -93,8 +95,8 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
 from tests.control.bench import fake_driver
-from tests.control.test_launch_local import job
-from airflow_provider_deltaforge.control.launch_local import LocalBackend
+from tests.control.test_local_backend import job
+from airflow_provider_deltaforge.control.launching.local import LocalBackend
 import json, os
 backend = LocalBackend(Path({str(tmp_path / "jobs")!r}), compose=fake_driver)
 print(json.dumps(backend.submit(job())), flush=True)
@@ -124,3 +126,19 @@ def test_a_handle_of_another_host_is_unknown_and_not_stopped(backend):
     assert backend.status(handle).state is JobState.UNKNOWN
     with pytest.raises(RetryableError, match="elsewhere"):
         backend.stop(handle, 0)
+
+
+@pytest.mark.parametrize("dsn", ["sqlite:///~/df/state.db", "sqlite:///${WHERE}/df/state.db"])
+def test_jobs_lie_beside_the_file_that_the_store_really_opens(dsn, tmp_path, monkeypatch):
+    monkeypatch.delenv("DELTAFORGE_JOBS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WHERE", str(tmp_path))
+    StoreLocation.from_dsn(dsn).create().close()
+    assert (tmp_path / "df" / "state.db").is_file()
+    assert jobs_directory(dsn) == tmp_path / "df" / "jobs"
+
+
+def test_jobs_of_a_store_elsewhere_lie_at_home(tmp_path, monkeypatch):
+    monkeypatch.delenv("DELTAFORGE_JOBS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert jobs_directory("postgresql://u@h/d") == Path(tmp_path) / ".deltaforge" / "jobs"

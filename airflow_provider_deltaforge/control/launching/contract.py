@@ -1,4 +1,6 @@
-"""What every launch backend promises: start a Spark driver, find it again, end it.
+"""What every launch backend promises: start a driver, find it again, read its log, end it.
+
+A backend is a file beside this one: `local`, processes of this machine.
 
 A job's name follows from pipeline and generation, so that submitting twice starts one driver and
 a supervisor that lost its memory finds the driver again.

@@ -1,0 +1,1 @@
+"""Where drivers are started, found again and ended. Begin at ``contract``."""
