@@ -219,6 +219,15 @@ def test_rows_whose_images_show_other_keys_stay():
     assert f"table {TABLE}: a processor sets the keys that messages show" in plan.run.notes[0]
 
 
+@pytest.mark.parametrize("template", ["topic: 't${after.row}', ", "key: '${after.row}', "])
+def test_no_delete_goes_elsewhere_than_its_row_went(template):
+    pipeline = Shrunk(sink=template)
+    plan = pipeline.run().prepare()
+    assert deletes_of(plan) == []
+    assert "sink out sends to a place that the key does not name" in plan.run.notes[0]
+    assert deletes_of(Shrunk(sink="key: '${after.id}', ").run().prepare())
+
+
 def deletes_of(plan):
     return [chunk for chunk in plan.remaining[TABLE] if is_of_deletes(chunk)]
 

@@ -6,6 +6,7 @@ found here is deleted without anybody having looked at it.
 
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,8 +30,10 @@ from airflow_provider_deltaforge.engine.verify.sink_rows import (
 )
 from airflow_provider_deltaforge.engine.verify.source_rows import UNVERIFIED, SourceRows
 from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.spec.document import Pipeline
+from airflow_provider_deltaforge.spec.template import Template
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _log = logging.getLogger(__name__)
@@ -126,19 +129,35 @@ class _Search:
 
     def _tables(self, source: SourceRows) -> list[VerifiedTable]:
         tables: list[VerifiedTable] = []
-        for schema in self._pipeline.spec.source.describe():
+        names = Counter(map(_plain_name, schemas := self._pipeline.spec.source.describe()))
+        for schema in schemas:
             number = UNVERIFIED
-            if schema.full_name in self._chunks and schema.primary_key:
-                number = len(tables)
-                tables.append(VerifiedTable(number, schema))
+            if schema.full_name in self._chunks:
+                reason = self._why_not(schema)
+                if names[_plain_name(schema)] > 1:  # Some envelopes have no other name.
+                    reason = "is written like another table's name"
+                if reason is None:
+                    number = len(tables)
+                    tables.append(VerifiedTable(number, schema))
+                else:
+                    self.notes.append(f"table {schema.full_name} {reason}")
             source.place(schema, number)
-        known = {table.name for table in tables}
-        self.notes.extend(
-            f"table {name} has no key, so its rows cannot be compared"
-            for name in self._chunks
-            if name not in known
-        )
+        gone = self._chunks.keys() - {schema.full_name for schema in schemas}
+        self.notes.extend(f"table {name} is gone" for name in sorted(gone))
         return tables
+
+    def _why_not(self, schema: TableSchema) -> str | None:
+        """Return why a table's deletes cannot be made; None: they can."""
+        if not schema.primary_key:
+            return "has no key, so its rows cannot be compared"
+        for sink in self._sinks:
+            texts = [text for text in (sink.destination, sink.key_template) if text]
+            paths = [path.segments for text in texts for path in Template.parse(text).paths]
+            columns = {path[1:2] for path in paths if path[0] in ("before", "after")}
+            if not columns <= {(name,) for name in schema.primary_key}:
+                # Elsewhere than the row's other events, a consumer might apply it too late.
+                return f"has rows that sink {sink.id} sends to a place that the key does not name"
+        return None
 
     def _read(
         self,
@@ -191,6 +210,10 @@ class _Search:
             for number in sorted(keyed & names.keys())
         )
         return {name: sorted(keys) for name, keys in found.items() if keys}
+
+
+def _plain_name(schema: TableSchema) -> str:
+    return f"{schema.schema or schema.db}.{schema.table}"
 
 
 def _key_text(key: bytes) -> str | None:
