@@ -25,10 +25,22 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [_modules("sensors.deltaforge")],
         "triggers": [
-            _modules(*(f"triggers.{name}" for name in ("condition", "failed", "store", *_DRIVEN))),
+            _modules(
+                *(
+                    f"triggers.{name}"
+                    for name in ("arrival", "condition", "failed", "store", *_DRIVEN)
+                )
+            ),
         ],
         "extra-links": [f"{_ROOT}.links.pipeline.DeltaForgePipelineLink"],
         "connection-types": [_connection_type()],
+        "asset-uris": [
+            {
+                "schemes": ["deltaforge"],
+                "handler": f"{_ROOT}.assets.tables.sanitize_uri",
+                "factory": f"{_ROOT}.assets.tables.create_asset",
+            }
+        ],
         "config": {"deltaforge": _config()},
     }
 

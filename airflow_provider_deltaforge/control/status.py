@@ -49,7 +49,7 @@ ENDED = frozenset({"stopped", "failed", "lost"})
 
 _NOT_SHOWN = {
     *("batches", "transaction_splits", "source_reconnects", "last_commit_ms", "latency"),
-    *("checkpoints", "batch_events", "batch_bytes", "data_drift"),
+    *("checkpoints", "batch_events", "batch_bytes", "data_drift", "has_ended", "count_gaps"),
     *("restarts_total", "pauses", "resumes", "heartbeat_at_ms", "host", "owner"),
 }
 """What lanes count for each other, and metrics and benchmarks read."""

@@ -118,6 +118,8 @@ class TriggerArguments:
     generation: int
     owner: str
     window_end_ms: int | None = None
+    arrived: Mapping[str, Any] | None = None
+    """What had arrived when the task began, as ``Arrivals.as_dict``; for its outlets."""
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> "TriggerArguments":

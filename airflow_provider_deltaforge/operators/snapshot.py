@@ -11,6 +11,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control.arrivals import arrivals, copied_rows
 from airflow_provider_deltaforge.control.attend import settle
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import apply, existing, now_ms
@@ -182,6 +183,7 @@ class CopyOperator(PipelineOperator):
         publish(variable(copy.name, self.deltaforge_conn_id), mirror_of(store, copy.name))
         self.keep(context, "snapshot", counts)
         self.keep_with_outlets(context, "deltaforge_snapshot", counts)
+        self.tell_outlets(context, copy.name, copied_rows(arrivals(store, copy.name), counts))
         return counts
 
     def on_kill(self) -> None:
@@ -205,8 +207,9 @@ class CopyOperator(PipelineOperator):
             self.log.info("the driver of %s found no snapshot to take", copy.name)
             return None
         task, owner = self.pipeline_task(), copy.watch.owner
-        task_of_job = attendance(store, task.hook(), copy.job(task), owner, self.budget)
-        verdict = settle(task_of_job, exit_code)
+        verdict = settle(
+            attendance(store, task.hook(), copy.job(task), owner, self.budget), exit_code
+        )
         if verdict.action == "restart":
             self.log.warning("driver of %s died (%s); going on with it", copy.name, verdict.reason)
             return self.wait(context, copy, now_ms() + int(verdict.wait_s * 1000))
@@ -218,13 +221,10 @@ class CopyOperator(PipelineOperator):
         self, context: Mapping[str, Any], copy: Copy, resubmit_at_ms: int | None = None
     ) -> Any:
         """Wait for the copy, or until its job is to be started again."""
+        watched = (self.deltaforge_conn_id, copy.watch.as_dict(), resubmit_at_ms)
+        patience_s, poll_s = self.patience.total_seconds(), self.poll_interval.total_seconds()
         trigger = SnapshotTrigger(
-            self.deltaforge_conn_id,
-            copy.watch.as_dict(),
-            resubmit_at_ms,
-            request_id=copy.asked,
-            patience_s=self.patience.total_seconds(),
-            poll_s=self.poll_interval.total_seconds(),
+            *watched, request_id=copy.asked, patience_s=patience_s, poll_s=poll_s
         )
         return self.hand_over(context, trigger)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_deltaforge.control.arrivals import Arrivals, arrivals
 from airflow_provider_deltaforge.control.attend import settle
 from airflow_provider_deltaforge.control.pipelines import apply, now_ms
 from airflow_provider_deltaforge.control.starting import start
@@ -70,6 +71,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
             task.check_launch()
             with hook.store(create=True) as store:
                 name = apply(store, task.agreed_text()).name
+                arrived = arrivals(store, name).as_dict() if self.outlets else None
                 self._held = (context["ti"], TriggerArguments(name, 0, owner))
                 started = start(store, task.job(name, 0, _SCRIPT), hook.backend(), owner)
         except SpecError as error:
@@ -77,7 +79,8 @@ class DeltaForgeStreamOperator(PipelineOperator):
         word = "adopted" if started.adopted else "started"
         self.log.info("%s generation %d of %s", word, started.generation, name)
         self.tell_driver(context, started.handle)
-        return self._watch(context, TriggerArguments(name, started.generation, owner, end_ms))
+        watch = TriggerArguments(name, started.generation, owner, end_ms, arrived)
+        return self._watch(context, watch)
 
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
@@ -100,7 +103,11 @@ class DeltaForgeStreamOperator(PipelineOperator):
         hook, job = task.hook(), task.job(name, watch.generation, _SCRIPT)
         with hook.store() as store:
             if event["event"] == "window_over":
-                return summary(status(store, name, hook.backend()))
+                shown = summary(status(store, name, hook.backend()))
+                if watch.arrived is not None:
+                    arrived = arrivals(store, name).since(Arrivals.of(watch.arrived))
+                    self.tell_outlets(context, name, arrived)
+                return shown
             if event["event"] == "resubmit":
                 self.start_again(context, store, job, watch)
                 return self._watch(context, watch)

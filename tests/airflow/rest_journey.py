@@ -23,7 +23,7 @@ from tests.e2e import shop
 from tests.servers import airflow
 from tests.sinks.kafka_reader import read_topic
 
-PIPELINE, COPY = "orders_pipeline", "orders_resnapshot"
+PIPELINE, COPY, ARRIVED = "orders_pipeline", "orders_resnapshot", "orders_arrived"
 DAYS = [date(2026, 1, 5), date(2026, 1, 6)]
 # Rows that no writer touches, an equal number for each day.
 OLD_ORDERS = range(401, 581)
@@ -53,6 +53,7 @@ class Journey:
             "DELTAFORGE_ORDERS_WINDOW_S": "15",
             "DELTAFORGE_ORDERS_MASTER": "local[2]",
             "DELTAFORGE_ORDERS_CHANGED": "changed",
+            "DELTAFORGE_ORDERS_ARRIVED_S": "10",
             **stage_environment(place),
         }
 
@@ -99,6 +100,10 @@ class Journey:
         """Let the schedule run the pipeline until its stream is watched; return the run."""
         self.rest.wait_for_dag(PIPELINE)
         self.rest.wait_for_dag(COPY)
+        self.rest.wait_for_dag(ARRIVED)
+        self.rest.unpause(ARRIVED)
+        # Airflow starts the watchers of a DAG that it finds unpaused when it reads its file.
+        self.rest.parse_again(ARRIVED)
         self.rest.unpause(PIPELINE)
         _wait_until(lambda: self.rest.runs(PIPELINE))
         run = self.rest.runs(PIPELINE)[0]["dag_run_id"]
@@ -158,6 +163,15 @@ class Journey:
             for event in self.events
             if event["op"] == "r" and event["source"]["table"] == table
         )
+
+    def arrived(self):
+        """Return what each run got that rows had scheduled; wait until none is under way."""
+        self.rest.pause(ARRIVED)
+        runs = self.rest.runs(ARRIVED)
+        states = [self.rest.wait_run(ARRIVED, run["dag_run_id"]) for run in runs]
+        assert {*states} == {"success"}, runs
+        assert {run["run_type"] for run in runs} == {"asset_triggered"}
+        return [self.rest.xcom(ARRIVED, run["dag_run_id"], "report") for run in runs]
 
     def _tasks(self, *states):
         path = f"/dags/{PIPELINE}/dagRuns/~/taskInstances"

@@ -144,7 +144,9 @@ def test_there_is_one_dag_for_each_document(dags):
     stems = {path.stem for path in DOCUMENTS}
 
     assert len(stems) > 25
-    assert dags.keys() == stems - {"orders"} | {"orders_pipeline", "orders_resnapshot"}
+    assert dags.keys() == stems - {"orders"} | {
+        *("orders_pipeline", "orders_resnapshot", "orders_arrived"),
+    }
 
 
 @pytest.mark.parametrize("name", ["orders_pipeline", "seed_quickstart"])
@@ -171,6 +173,11 @@ def test_a_dag_shows_its_document(dags):
 def test_a_resnapshot_never_starts_a_stream(dags):
     assert dags["orders_resnapshot"]["tasks"] == {"snapshot": []}
     assert dags["orders_resnapshot"]["schedule"] == "CronDataIntervalTimetable"
+
+
+def test_a_dag_that_rows_schedule_has_no_timetable_of_its_own(dags):
+    assert dags["orders_arrived"]["tasks"] == {"report": []}
+    assert dags["orders_arrived"]["schedule"] == "AssetTriggeredTimetable"
 
 
 def test_a_wrong_document_takes_no_other_away(everything, odd):

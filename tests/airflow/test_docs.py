@@ -7,6 +7,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_deltaforge.operators.control import _AWAITED
 from airflow_provider_deltaforge.provider_info import get_provider_info
+from airflow_provider_deltaforge.triggers.arrival import DeltaForgeArrivalTrigger
 
 PAGE = (Path(__file__).parents[2] / "docs" / "airflow.md").read_text()
 
@@ -24,6 +25,7 @@ def test_the_code_on_the_page_makes_the_dags_it_shows(names):
     shown = set(re.findall(r'with DAG\(\s*"(\w+)"', PAGE))
 
     assert shown >= {"orders", "orders_pause_at_night", "orders_report", "orders_recover"}
+    assert "orders_arrived" in shown
     assert names["lag_of"].__annotations__["pipeline"] is str
     assert isinstance(names["stream"].dag, DAG)
     assert names["copy"].dag.dag_id == "orders_recover"
@@ -42,6 +44,7 @@ def test_airflow_can_store_what_the_page_shows(names):
     assert read["orders_report"].get_task("complete").extra_links == ["DeltaForge pipeline"]
     assert "DeltaForgeFailureTrigger" in watchers
     assert "position_lost" in watchers
+    assert isinstance(names["arrived_orders"].watchers[0].trigger, DeltaForgeArrivalTrigger)
 
 
 def test_the_page_names_every_operator_sensor_and_option():

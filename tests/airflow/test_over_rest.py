@@ -169,6 +169,15 @@ def test_the_stream_counted_what_it_brought_to_kafka(journey):
     assert journey.stopped.events == len(journey.events) - sum(told["rows"] for told in first)
 
 
+def test_rows_that_arrived_scheduled_a_dag_that_knows_how_many_and_up_to_where(journey):
+    arrived = journey.arrived()
+    of_orders = sum(event["source"]["table"] == "orders" for event in journey.events)
+
+    assert len(arrived) > 1
+    assert arrived[-1]["position"]["file"]  # The first copy has none: its stream has not begun.
+    assert 0 < sum(told["rows"] for told in arrived) <= of_orders
+
+
 def test_the_password_is_nowhere_a_person_or_a_log_could_show_it(journey):
     answers = []
     for dag_id, run in [(PIPELINE, journey.run), (COPY, journey.chosen)]:

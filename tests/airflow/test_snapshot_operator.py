@@ -419,17 +419,20 @@ def test_counts_go_to_the_stores_of_the_task_and_of_its_outlets(
     document, store, dsn, backend, published
 ):
     from airflow.sdk import Asset
+    from airflow.sdk.execution_time.context import OutletEventAccessors
 
-    asset = Asset("orders_copied")
+    asset, events = Asset("orders_copied"), OutletEventAccessors()
     streaming(store, dsn, backend)
     operator = snapshot(document, tables=[ROWS], outlets=[asset])
-    told = {**context(), "task_state_store": Kept(), "asset_state_store": {asset: Kept()}}
+    stores = {"task_state_store": Kept(), "asset_state_store": {asset: Kept()}}
+    told = {**context(), **stores, "outlet_events": events}
     trigger = travelled(deferred(lambda: operator.execute(told)))
     settle(store, tables={ROWS: {"chunks": 1, "rows": 5}})
     counts = completed(operator, fired(trigger), told)
 
     assert told["task_state_store"]["snapshot"] == counts
     assert told["asset_state_store"][asset]["deltaforge_snapshot"] == counts
+    assert (events[asset].extra["rows"], events[asset].extra["tables"]) == (5, {ROWS: 5})
     assert json.dumps(counts)
 
 

@@ -109,7 +109,7 @@ def test_what_a_status_shows_over_http_has_the_fields_it_always_had(shown):
         *("tables", "handle", "stopped_tables", "processors", "dlq", "has_run"),
         "archive",
     }
-    assert shown.as_dict()["tables"] == {"shop.orders": {"events": {"u": 7}}}
+    assert shown.as_dict()["tables"] == {"shop.orders": {"events": {"u": 7}, "durable": 0}}
 
 
 def series_of(*observed):

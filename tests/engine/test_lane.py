@@ -45,6 +45,9 @@ def test_a_lane_delivers_and_stops_when_asked():
     assert running.end().why == "stopped"
     assert len(pipeline.log().messages()) == 60
     assert pipeline.status() == ("stopped", None)
+    progress = pipeline.control.progress()
+    assert {name: table.durable for name, table in progress.tables.items()} == {"script.rows": 60}
+    assert (progress.has_ended, progress.count_gaps) == (True, 0)
 
 
 def test_a_window_that_is_over_leaves_no_batch_unanswered():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_deltaforge.engine.base import lane_stats as board_module
-from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
 from airflow_provider_deltaforge.engine.base.processor_stats import (
     BatchStats,
     SinkCounts,
@@ -50,6 +50,25 @@ def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
     assert counts[30.0] == 2
     assert sum(counts.values()) == 3
     assert latency.sum_s == 40.0
+
+
+def test_rows_are_durable_once_a_checkpoint_covers_them():
+    stats = LaneStats({"kafka": SinkStats()})
+
+    def durable():
+        return stats.report().tables["shop.orders"].durable
+
+    stats.delivered(facts([2.0, 1.0]), {"kafka": SinkCounts(2, 10)})
+    assert durable() == 0
+    stats.checkpointed({"tx": 2}, ["kafka"])
+    assert durable() == 2
+    stats.delivered(facts([1.0]), {"kafka": SinkCounts(1, 10)})
+    stats.checkpointed({"tx": 2}, [])  # Where a lane begins; nothing is stored.
+    assert durable() == 2
+
+    successor = LaneStats({"kafka": SinkStats()})
+    successor.resume(stats.report())
+    assert successor.report().tables["shop.orders"].durable == 2
 
 
 def test_lag_is_the_age_of_the_newest_event():

@@ -65,6 +65,11 @@ class Rest:
         """Let no new run of a DAG start."""
         self.patch(f"/dags/{dag_id}", {"is_paused": True})
 
+    def parse_again(self, dag_id: str) -> None:
+        """Have the DAG processor read a DAG's file once more."""
+        token = self.get(f"/dags/{dag_id}/details")["file_token"]
+        self._ask("PUT", f"/parseDagFile/{token}")
+
     def trigger(
         self, dag_id: str, conf: Mapping[str, Any] | None = None, run_id: str | None = None
     ) -> str:

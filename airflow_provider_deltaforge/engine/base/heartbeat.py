@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.storage.records.history import History, History
 from airflow_provider_deltaforge.storage.records.measurements import Measurements, measurements
 from airflow_provider_deltaforge.storage.records.measurements import put as put_measurements
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
+from airflow_provider_deltaforge.storage.records.stats import count_gaps
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _DRAIN_GRACE_S = 10.0
@@ -257,6 +258,7 @@ class ProgressReport:
         goes_on = former is not None and former.generation == self._context.job.generation
         if former is not None and goes_on:
             self._stats.resume(former)
+        self._stats.counted.count_gaps = count_gaps(former)["count_gaps"]
         measured = measurements(self._context.store, self._context.pipeline.name)
         if measured is not None and measured.generation == self._context.job.generation:
             self._stats.measured.resume(measured.counts, list(self._stats.sinks))
@@ -278,6 +280,7 @@ class ProgressReport:
         self._has_run = stats.has_run = self._has_run or status == "running"
         journal = self._context.pipeline.spec.journal
         stats.dlq.max_entries = journal.dlq.max_entries if journal.enabled else None
+        stats.has_ended = outcome is not None
         host, pid = place()
         self._former = Progress(
             **stats.fields(),

@@ -84,6 +84,8 @@ class LaneStats:
     source_error: LastError | None = None
     slowest: Position | None = None
     by_table: Counter[tuple[str, str]] = field(default_factory=Counter)
+    durable: Counter[str] = field(default_factory=Counter)
+    """Events by table that a stored checkpoint covers."""
     processors: ProcessorStats = field(default_factory=ProcessorStats)
     dead_letters: DeadLetterStats = field(default_factory=DeadLetterStats)
     policy: RequiredSinks | None = None
@@ -101,6 +103,8 @@ class LaneStats:
     """None where the pipeline has none."""
 
     def __post_init__(self) -> None:
+        self._unstored: Counter[str] = Counter()
+        """Events by table that were delivered since the last checkpoint."""
         self._archive_error: LastError | None = None
         self._archive_blocks = False
         self._unarchived_ms: int | None = None
@@ -117,6 +121,7 @@ class LaneStats:
         counted = former.counted()
         for table, counts in counted.pop("tables").items():
             self.by_table.update({(table, op): count for op, count in counts.events.items()})
+            self.durable[table] += counts.durable
         for sink_id, sink in counted.pop("sinks").items():
             state = self.sinks.get(sink_id)
             if state is None:
@@ -295,6 +300,8 @@ class LaneStats:
             self.counted.batch_events.note(batch.events)
             self.counted.batch_bytes.note(batch.nbytes)
             self.by_table.update(batch.by_table)
+            for (table, _), count in batch.by_table.items():
+                self._unstored[table] += count
             self._count(taken)
             if batch.events:
                 self._measure(batch.commit_ms, now_ms)
@@ -309,6 +316,7 @@ class LaneStats:
             self.counted.batches += 1
             self.counted.events += rows
             self.by_table[table, "r"] += rows
+            self.durable[table] += rows
             self._count(taken)
 
     def checkpointed(self, position: Position, sink_ids: list[str]) -> None:
@@ -317,6 +325,9 @@ class LaneStats:
         with self._lock:
             self.slowest = position
             self.counted.checkpoints += bool(sink_ids)
+            if sink_ids:
+                self.durable.update(self._unstored)
+                self._unstored.clear()
             for sink_id in sink_ids:
                 state = self.sinks.setdefault(sink_id, SinkStats())
                 state.counted.position = dict(position)
@@ -336,13 +347,6 @@ class LaneStats:
                 return "source", self.source_error
         silence = self._silence()
         return ("source", silence) if silence is not None else self._hangs()
-
-    def position(self) -> dict[str, Any] | None:
-        """Return a position that every sink has reached but those that are behind."""
-        with self._lock:
-            sinks = [state for state in self.sinks.values() if state.status == "running"]
-            positions = [state.counted.position for state in sinks]
-            return dict(self.slowest) if self.slowest and all(positions) else None
 
     def lag_ms(self) -> int | None:
         """Return how old the newest delivered event was at its delivery.
@@ -369,18 +373,28 @@ class LaneStats:
         """
         with self._lock:
             report = self.counted.model_copy(deep=True)
-            by_table = dict(self.by_table)
+            by_table, durable = dict(self.by_table), dict(self.durable)
+            report.position = self._position()
             report.sinks = {name: sink.report(begins=begins) for name, sink in self.sinks.items()}
         tables: dict[str, dict[str, int]] = {}
         for (table, op), count in by_table.items():
             tables.setdefault(table, {})[op] = count
-        report.tables = {table: TableCounts(events=ops) for table, ops in tables.items()}
+        report.tables = {
+            table: TableCounts(events=ops, durable=durable.get(table, 0))
+            for table, ops in tables.items()
+        }
         report.processors = self.processors.report()
         report.dlq = self.dead_letters.report()
         report.data_drift = self.data_drift()
         report.archive = self._archive_report()
-        report.position, report.lag_ms = self.position(), self.lag_ms()
+        report.lag_ms = self.lag_ms()
         return report
+
+    def _position(self) -> dict[str, Any] | None:
+        """Return a position that every sink has reached but those that are behind."""
+        sinks = [state for state in self.sinks.values() if state.status == "running"]
+        positions = [state.counted.position for state in sinks]
+        return dict(self.slowest) if self.slowest and all(positions) else None
 
     def _archive_report(self) -> ArchiveProgress | None:
         if self.archive is None:

@@ -48,6 +48,7 @@ from airflow_provider_deltaforge.storage.records.control import (
     heartbeat,
 )
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest, SnapshotResults
+from airflow_provider_deltaforge.storage.records.stats import count_gaps
 
 _SNAPSHOT_DONE = "snapshot finished"
 _LAST_WORD_S = 60.0
@@ -162,7 +163,7 @@ def _take_over(assignment: DriverArguments, driver: str) -> TaskContext:
     fence = control.take_epoch(driver, assignment.generation)
     starting = _starting(assignment, fence.version, former)
     if former is not None and former.generation == assignment.generation:
-        starting = starting.model_copy(update=former.counted())
+        starting = starting.model_copy(update={**former.counted(), **count_gaps(former)})
     store.transact([control.put_progress(starting)], fence)
     store.close()
     job = DriverAssignment(
@@ -195,6 +196,7 @@ def _starting(assignment: DriverArguments, epoch: int, former: Progress | None) 
         pid=pid,
         application_id=assignment.application_id,
         minute=former.minute if former is not None else None,
+        **count_gaps(former),
     )
 
 

@@ -85,6 +85,9 @@ class TableCounts(Counts):
 
     events: dict[str, int] = Field(default_factory=dict)
     """By operation; ``r`` is the snapshot."""
+    durable: int = 0
+    """Those that ``position`` covers, and those of finished chunks of copies: in every sink that is
+    not behind, and not delivered again."""
 
 
 class ProcessorCounts(Counts):
@@ -225,6 +228,11 @@ class Stats(Settings):
     """None where the pipeline has none."""
     has_run: bool = False
     """Its driver has delivered, or could have, since it opened the log."""
+    has_ended: bool = False
+    """Its lane has said how it ended: everything that it counted is here."""
+    count_gaps: int = 0
+    """How many lanes were killed before they could say so, of every generation: what they delivered
+    since their last heartbeat is counted nowhere."""
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of this record alone, for another one that holds them, too."""
@@ -235,6 +243,17 @@ class Stats(Settings):
         fields = self.fields()
         del fields["position"], fields["lag_ms"], fields["data_drift"]
         return fields
+
+
+def count_gaps(former: Stats | None) -> dict[str, Any]:
+    """Return the fields that say what a successor cannot know of what was counted before it.
+
+    Args:
+        former: what was stored last; None: nothing.
+    """
+    if former is None:
+        return {"count_gaps": 0, "has_ended": True}
+    return {"count_gaps": former.count_gaps + (not former.has_ended), "has_ended": True}
 
 
 def _sum(counted: Any, more: Any) -> Any:

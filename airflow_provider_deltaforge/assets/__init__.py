@@ -1,0 +1,1 @@
+"""Airflow assets: the tables that a pipeline delivers."""
