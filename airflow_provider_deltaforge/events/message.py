@@ -19,6 +19,7 @@ class Messages:
         headers: map<utf8, utf8>, nullable, or None when no message has any.
         event_ids: fixed 16 bytes, the same on every replay.
         event_rows: int32. Which row of the change batch each message came from.
+        shards: int32, by ``sharding.count`` of the document, or None without one.
     """
 
     topics: "pa.DictionaryArray"
@@ -27,6 +28,7 @@ class Messages:
     headers: "pa.MapArray | None"
     event_ids: "pa.FixedSizeBinaryArray"
     event_rows: "pa.Int32Array"
+    shards: "pa.Int32Array | None" = None
 
     def __len__(self) -> int:
         """Return the number of messages."""

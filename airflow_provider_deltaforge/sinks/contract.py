@@ -345,9 +345,10 @@ class Sink(PluginSettings):
     """What fields put into the destination template is percent-encoded."""
     writes_lines: ClassVar[bool] = False
     """Each message is a line of text, which no binary encoding can be."""
+    takes_partitions: ClassVar[bool] = False
+    """Each message goes to the partition of its shard, if the document counts shards."""
     is_private: ClassVar[bool] = False
     """Each process writes to a place of its own: no former writer can follow a newer one."""
-
     takes_chunks: ClassVar[bool] = False
     """If it holds the position: its writer for rows of snapshots is a ``ChunkWriter``."""
 
@@ -418,10 +419,7 @@ class Sink(PluginSettings):
         return None
 
     def without_position(self) -> "Sink":
-        """Return the description for what has no position: rows of snapshots, dead letters.
-
-        A sink that can hold the position returns itself without that.
-        """
+        """Return it without holding the position: for rows of snapshots, and dead letters."""
         return self
 
     @property

@@ -126,7 +126,7 @@ class Spec(Settings):
     storage: StorageSettings | None = None
     """The state store, if not the one the process was started with."""
     sharding: Sharding | None = None
-    """A hint how to spread the data downstream."""
+    """How messages are spread downstream."""
     connection_policy: ConnectionPolicy | None = None
     """How to connect to the source."""
     sink_batch_deadline_secs: PositiveInt | None = None
@@ -173,11 +173,40 @@ class Spec(Settings):
 
     @model_validator(mode="after")
     def _check_templates(self) -> "Spec":
+        count = None if self.sharding is None else self.sharding.count
+        is_used = False
         for index, sink in enumerate(self.sinks):
-            for key in (getattr(sink, "destination_field", "key"), "key"):
+            is_used |= getattr(sink, "takes_partitions", False)
+            for key in dict.fromkeys((getattr(sink, "destination_field", "key"), "key")):
                 text = getattr(sink, key, None)
-                if isinstance(text, str):
-                    _check_template(("sinks", index, "config", key), text)
+                if not isinstance(text, str):
+                    continue
+                place = ("sinks", index, "config", key)
+                if "shard" in _check_template(place, text):
+                    is_used = True
+                    _check_shard(place, count, is_key=key == "key")
+        if count is not None and not is_used:
+            raise refusal(
+                ("sharding", "count"),
+                "no sink here has partitions, or ${shard} in its topic, stream, subject, URL or "
+                "path: write it there, or take count out",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _give_keys(self) -> "Spec":
+        """Let the sharding key be the message key of sinks that name none."""
+        text = None if self.sharding is None else self.sharding.key_template
+        if text is None:
+            return self
+        if "shard" in _check_template(("sharding", "key"), text):
+            raise refusal(("sharding", "key"), "the shard's number follows from the key")
+        self.__dict__["sinks"] = tuple(
+            sink.model_copy(update={sink.key_field: text})
+            if getattr(sink, "key_field", None) is not None and sink.key_template is None
+            else sink
+            for sink in self.sinks
+        )
         return self
 
 
@@ -230,7 +259,15 @@ class Pipeline(Settings):
             )
 
 
-def _check_template(key: tuple[str | int, ...], text: str) -> None:
+def _check_shard(key: tuple[str | int, ...], count: int | None, *, is_key: bool) -> None:
+    if is_key:
+        raise refusal(key, "'${shard}' follows from the key, and cannot be in it")
+    if count is None:
+        raise refusal(key, "'${shard}' needs the number of shards, spec.sharding.count")
+
+
+def _check_template(key: tuple[str | int, ...], text: str) -> set[str]:
+    """Refuse what no event has; return what the template names at the top of events."""
     try:
         template = Template.parse(without_variables(text))
     except SpecError as error:
@@ -241,6 +278,7 @@ def _check_template(key: tuple[str | int, ...], text: str) -> None:
             raise refusal(key, f"'${{{path}}}' names no field of an event (known: {known})")
         if path.segments[0] == "source" and len(path.segments) > 1:
             _check_source_field(key, path.segments[1])
+    return {path.segments[0] for path in template.paths}
 
 
 def _check_source_field(key: tuple[str | int, ...], field: str) -> None:
@@ -302,7 +340,5 @@ def _asks_of_policies(spec: Any) -> Iterator[_Ask]:
 
 
 def _asks_of_hints(spec: Any) -> Iterator[_Ask]:
-    if spec.sharding is not None:
-        yield "spec.sharding", "spreading the data downstream"
     if spec.connection_policy is not None:
         yield "spec.connection_policy", "choosing how to connect"

@@ -4,7 +4,7 @@ import re
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import NonNegativeInt, PositiveInt, SecretStr, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.plugins import STORES
 from airflow_provider_deltaforge.spec.choice import refusal
@@ -73,14 +73,21 @@ class Journal(Settings):
 
 
 class Sharding(Settings):
-    """A hint how to spread the data downstream."""
+    """How messages are spread downstream."""
 
-    mode: str
-    """Name of the method."""
-    count: PositiveInt | None = None
-    """Number of shards."""
-    key: str | None = None
-    """What to shard by."""
+    mode: Literal["hash"]
+    """``hash``: by Kafka's hash (murmur2) of the sharding key, so that equal keys stay together."""
+    count: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """Number of shards, counted from 0: Kafka messages go to the partition of that number, and
+    ``${shard}`` is the number in topics, streams, subjects, URLs and paths."""
+    key: str | None = Field(default=None, min_length=1)
+    """What to shard by: a column, or a template such as ``${after.region}-${after.customer}``; the
+    message's key if absent. It is the message key of sinks without ``key``, too."""
+
+    @property
+    def key_template(self) -> str | None:
+        """The template of the sharding key; None where that is the key of the message."""
+        return self.key if self.key is None or "${" in self.key else f"${{after.{self.key}}}"
 
 
 class ConnectionLimits(Settings):

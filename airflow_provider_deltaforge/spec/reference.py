@@ -32,11 +32,11 @@ can take are refused, all at once, each with its line. `${VAR}` and `${VAR:-defa
 the environment of the process that opens the connection; the stored document keeps them as written.
 `metadata.name`, `metadata.tenant` and ids cannot hold variables, and scripts (`inline`) are not
 touched. `${source.table}`, `${after.id}` and other fields of the event are filled in per event, in
-sinks and processors only.
+sinks, processors and `sharding.key` only.
 
 What is marked *not in this release* is checked like everything else, and refused when the pipeline
-starts. So are, whatever the plug-in: `schema_sensing.output.emit_events`, `sharding`,
-`connection_policy` and a `delivery.parallelism` above 1.
+starts. So are, whatever the plug-in: `schema_sensing.output.emit_events`, `connection_policy` and a
+`delivery.parallelism` above 1.
 
 `spec.storage` names the state store of `deltaforge run` and `snapshot`; a `--store`,
 `DELTAFORGE_STORE` or Airflow connection that names another one is refused. `status`, `pause` and

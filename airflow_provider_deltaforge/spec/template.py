@@ -21,6 +21,7 @@ ROOTS = frozenset(
         "op",
         "schema_sequence",
         "schema_version",
+        "shard",
         "source",
         "synthetic",
         "tags",
@@ -30,7 +31,7 @@ ROOTS = frozenset(
         "tx_id",
     }
 )
-"""Names an event has at its top; any other single word in ``${...}`` is a variable."""
+"""Names an event has at its top, and the number of its shard; any other word is a variable."""
 
 REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)

@@ -90,7 +90,7 @@ class Expansion:
 
 
 def _may_hold_template(key: Key) -> bool:
-    return key[:2] in {("spec", "sinks"), ("spec", "processors")}
+    return key[:2] in {("spec", "sinks"), ("spec", "processors"), ("spec", "sharding")}
 
 
 def _is_processor_template(key: Key) -> bool:

@@ -4,11 +4,13 @@ import logging
 import pyarrow as pa
 import pytest
 
+from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.sinks.contract import SinkFilter
 from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.memory import MemorySink
+from airflow_provider_deltaforge.spec.policies import Sharding
 from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.compiling import compiled_late
 from tests.envelopes.changes import ORIGIN
@@ -138,7 +140,7 @@ def test_a_missing_field_warns_once_per_template(caplog):
         renderer.render(change_rows([change()]))
         renderer.render(change_rows([change()]))
 
-    assert [record.template for record in caplog.records] == ["x${source.schema}", "${after.none}"]
+    assert [record.template for record in caplog.records] == ["${after.none}", "x${source.schema}"]
 
 
 URL = "https://h/hush/${source.table}?id=${after.id}"
@@ -304,3 +306,50 @@ def test_a_slice_of_a_batch_renders_like_the_whole():
     assert part.topics.to_pylist() == ["t1", "t2"]
     assert part.event_ids.to_pylist() == whole.event_ids.to_pylist()[1:3]
     assert part.event_rows.type == pa.int32()
+
+
+class TestSharding:
+    @staticmethod
+    def rendered(changes, sharding, **settings):
+        sink = MemorySink(**{"topic": "t-${shard}", **settings})
+        rows = with_former_keys(change_rows(changes))
+        return Renderer(sink, ORIGIN, sharding=Sharding(mode="hash", **sharding)).render(rows)[0]
+
+    def test_shards_are_the_partitions_that_kafka_clients_choose(self):
+        # murmur2("foobar") = -790332482 and murmur2("21") = -973932308 in Kafka's own tests.
+        images = [b'{"v":"foobar"}', b'{"v":21}', b'{"v":"foobar"}', b"{}"]
+        messages = self.rendered(
+            [change(after=image) for image in images], {"count": 7, "key": "v"}, key="${after.v}"
+        )
+
+        expected = [(-790332482 & 0x7FFFFFFF) % 7, (-973932308 & 0x7FFFFFFF) % 7]
+        assert messages.shards.to_pylist()[:3] == [*expected, expected[0]]
+        assert messages.shards.slice(0).to_pylist() == [
+            int(topic.removeprefix("t-")) for topic in messages.topics.to_pylist()
+        ]
+
+    def test_without_a_sharding_key_the_key_of_the_message_counts(self):
+        changes = [change(key=b'{"id":%d}' % n) for n in (1, 2, 1)]
+        one, two, again = self.rendered(changes, {"count": 1 << 30}).shards.to_pylist()
+        assert one == again != two
+
+    def test_a_sink_with_a_key_of_its_own_keeps_it(self):
+        row = change(after=b'{"id":9,"region":"foobar"}')
+        messages = self.rendered([row], {"count": 7, "key": "region"}, key="${after.id}")
+        assert messages.keys.to_pylist() == [b"9"]
+        assert messages.shards.to_pylist() == [(-790332482 & 0x7FFFFFFF) % 7]
+
+    def test_a_row_that_changes_its_shard_is_deleted_from_the_old_one(self):
+        moved = change(op="u", before=b'{"id":9,"v":"foobar"}', after=b'{"id":9,"v":"21"}')
+        messages = self.rendered(
+            [moved], {"count": 7, "key": "v"}, key="${after.v}", tombstones=True
+        )
+        old, new = (-790332482 & 0x7FFFFFFF) % 7, (-973932308 & 0x7FFFFFFF) % 7
+        assert messages.topics.to_pylist() == [f"t-{old}", f"t-{old}", f"t-{new}"]
+        assert messages.keys.to_pylist() == [b"foobar", b"foobar", b"21"]
+        assert messages.values[1].as_py() is None
+
+    def test_processors_choose_the_topic_all_the_same(self):
+        routed = change(routing={"topic": "x", "key": None, "headers": None, "raw_payload": None})
+        messages = self.rendered([routed, change()], {"count": 1})
+        assert messages.topics.to_pylist() == ["x", "t-0"]

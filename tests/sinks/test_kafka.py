@@ -6,7 +6,9 @@ import re
 import shutil
 import time
 import uuid
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
@@ -78,6 +80,25 @@ def test_keys_go_to_the_partition_the_java_client_chooses(brokers, writer):
         b"foobar": (-790332482 & 0x7FFFFFFF) % 4,
         b"21": (-973932308 & 0x7FFFFFFF) % 4,
     }
+
+
+def test_messages_go_to_the_partitions_of_their_shards(brokers, writer):
+    topic = create(brokers, partitions=4)
+    given = replace(
+        messages([(topic, b"k%d" % n, value(n)) for n in range(4)]),
+        shards=pa.array([3, 0, 3, 1], pa.int32()),
+    )
+
+    writer.write(given)
+
+    assert {each.key: each.partition for each in read_topic(brokers, topic)} == {
+        b"k0": 3,
+        b"k1": 0,
+        b"k2": 3,
+        b"k3": 1,
+    }
+    with pytest.raises(RetryableError, match=r"sharding\.count .*: add partitions, or lower it"):
+        writer.write(replace(given, shards=pa.array([3, 0, 4, 1], pa.int32())))
 
 
 def test_a_small_batch_does_not_wait_for_linger(brokers, topic):

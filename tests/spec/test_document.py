@@ -128,6 +128,50 @@ def test_a_sink_that_does_not_exist_is_refused_by_name():
     assert "spec.sinks[0].type: unknown sink 's3' (known: file, http, kafka," in line
 
 
+KAFKA = "    - {type: kafka, config: {id: k, brokers: b, topic: t}}\n"
+
+
+class TestSharding:
+    @pytest.mark.parametrize(
+        ("sharding", "stream", "line"),
+        [
+            ("{mode: hash}", "s", None),
+            ("{mode: hash, count: 4}", "s-${shard}", None),
+            ("{mode: range}", "s", "sharding.mode: Input should be 'hash'"),
+            ("{mode: hash, count: 0}", "s", "sharding.count: Input should be greater than or"),
+            ("{mode: hash, count: 4}", "s", "sharding.count: no sink here has partitions, or"),
+            ("{mode: hash}", "s-${shard}", "stream: '${shard}' needs the number of shards, spec.s"),
+            ("{mode: hash, key: '${afer.id}'}", "s", "sharding.key: '${afer.id}' names no field"),
+            ("{mode: hash, key: '${shard}'}", "s", "sharding.key: the shard's number follows from"),
+            ("{mode: hash, key: a.b.c.d}", "s", "sharding.key: template '${after.a.b.c.d}': "),
+        ],
+    )
+    def test_what_has_no_meaning_is_refused_by_its_key(self, sharding, stream, line):
+        text = document(spec=f"sharding: {sharding}")
+        found = messages(text.replace("stream: orders", f'stream: "{stream}"'))
+
+        assert [line in each for each in found] == ([] if line is None else [True])
+        assert found or not unbuilt(text.replace("stream: orders", f'stream: "{stream}"'))
+
+    def test_a_key_template_cannot_hold_the_shard(self):
+        text = document(sink='key: "${shard}"', spec="sharding: {mode: hash, count: 2}")
+        (told,) = messages(text)
+        assert told.endswith("config.key: '${shard}' follows from the key, and cannot be in it")
+
+    @pytest.mark.parametrize("key", ["customer", "${after.customer}"])
+    def test_the_sharding_key_is_the_key_of_sinks_without_one(self, key):
+        more = KAFKA + KAFKA.replace("id: k", 'id: own, key: "${after.id}"')
+        text = document() + more + f'  sharding: {{mode: hash, key: "{key}", count: 8}}\n'
+
+        sinks = load(text, {}).spec.sinks
+
+        assert [sink.key_template for sink in sinks] == [
+            "${after.customer}",
+            "${after.customer}",
+            "${after.id}",
+        ]
+
+
 class TestUnbuilt:
     BUILT = document().replace("type: redis", "type: memory")
 
@@ -140,10 +184,6 @@ class TestUnbuilt:
                 "logged, counted and shown, not sent to sinks",
             ),
             (document(spec="delivery: {parallelism: 4}"), "spec.delivery.parallelism: 4 lanes"),
-            (
-                document(spec="sharding: {mode: hash}"),
-                "spec.sharding: spreading the data downstream",
-            ),
             (
                 document(spec="connection_policy: {default_mode: shared}"),
                 "spec.connection_policy: choosing how to connect",

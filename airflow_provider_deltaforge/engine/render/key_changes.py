@@ -78,6 +78,7 @@ def _replaced(messages: Messages, headers: pa.MapArray) -> Messages:
         headers,
         messages.event_ids,
         messages.event_rows,
+        messages.shards,
     )
 
 

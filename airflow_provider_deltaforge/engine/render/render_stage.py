@@ -98,7 +98,7 @@ class RenderStage:
         self._watcher = watcher
         self._closing = StopRetrying(ending)
         self._renderers = {
-            sink.id: Renderer(sink, origin, schemas)
+            sink.id: Renderer(sink, origin, schemas, pipeline.spec.sharding)
             for sink in pipeline.spec.sinks
             if only is None or sink.id in only
         }

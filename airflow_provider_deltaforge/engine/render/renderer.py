@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns.murmur2_kernel import partitions_of
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, EncoderRequest, Schemas
 from airflow_provider_deltaforge.engine.render.key_changes import split, together
 from airflow_provider_deltaforge.engine.render.route_templates import RouteTemplate, TemplateFields
@@ -16,6 +17,7 @@ from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.spec.policies import Sharding
 
 
 def no_schemas(*_table: str | None) -> None:
@@ -29,9 +31,16 @@ class Renderer:
         sink: the description.
         origin: what the events share.
         schemas: finds the schema a row was read by, for encodings that need it.
+        sharding: how messages are spread; None: by their keys, as destinations do.
     """
 
-    def __init__(self, sink: Sink, origin: Origin, schemas: Schemas = no_schemas) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        origin: Origin,
+        schemas: Schemas = no_schemas,
+        sharding: Sharding | None = None,
+    ) -> None:
         self._sink = sink
         self._origin = origin
         self._schemas = schemas
@@ -48,6 +57,13 @@ class Renderer:
         )
         key = sink.key_template
         self._key = None if key is None else RouteTemplate(key, f"{sink.id}.key")
+        self._shards = sharding.count if sharding is not None else None
+        if self._shards is not None:
+            partitions_of(pa.array([], pa.binary()), self._shards)  # Compiled before events wait.
+        text = sharding.key_template if sharding is not None else None
+        self._sharding_key = (
+            RouteTemplate(text, "sharding.key") if text is not None and text != key else None
+        )
         self._tombstones = sink.writes_tombstones
         self._creates = sink.envelope.splits_key_changes
         self.splits = self._tombstones or (self._creates and sink.key_field is not None)
@@ -112,8 +128,7 @@ class Renderer:
             rows, event_rows = parts.rows, parts.event_rows
         routing = _Routing(rows["routing"])
         fields = TemplateFields(rows, self._origin, None if parts is None else parts.images)
-        topics = routing.topics(self._destination.choices(fields))
-        keys = routing.keys(rows["key"] if self._key is None else self._key.texts(fields))
+        topics, keys = self._places(fields, routing)
         values = routing.bodies(self._sink.envelope.wrap(rows, self._origin), rows["after"])
         messages = Messages(
             topics=topics,
@@ -122,6 +137,7 @@ class Renderer:
             headers=routing.headers(),
             event_ids=rows["event_id"],
             event_rows=event_rows,
+            shards=fields.shards,
         )
         if parts is not None and self._creates:
             messages = parts.with_headers(messages)
@@ -143,8 +159,18 @@ class Renderer:
 
     def topics(self, rows: pa.RecordBatch) -> pa.DictionaryArray:
         """Return where each of a batch's events goes; empty for one that cannot be placed."""
-        choices = self._destination.choices(TemplateFields(rows, self._origin))
-        return _Routing(rows["routing"]).topics(choices)
+        return self._places(TemplateFields(rows, self._origin), _Routing(rows["routing"]))[0]
+
+    def _places(
+        self, fields: TemplateFields, routing: "_Routing"
+    ) -> tuple[pa.DictionaryArray, pa.BinaryArray]:
+        """Return topics and keys; fill in the numbers of shards."""
+        keys = routing.keys(fields.rows["key"] if self._key is None else self._key.texts(fields))
+        if self._shards is not None:
+            own = self._sharding_key
+            by = keys if own is None else own.texts(fields)
+            fields.shards = pa.array(partitions_of(by, self._shards))
+        return routing.topics(self._destination.choices(fields)), keys
 
     def _encoded(
         self, messages: Messages, bodies: Bodies

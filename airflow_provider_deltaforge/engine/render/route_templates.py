@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.columns.value_codes import codes, combinations
 from airflow_provider_deltaforge.envelopes.contract import Origin
+from airflow_provider_deltaforge.events.change import TEXT
 from airflow_provider_deltaforge.spec.template import Path, Template
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class TemplateFields:
     origin: Origin
     new_images: pa.BinaryArray | None = None
     """Where a delete's own image lacks a field, it is read from here; see ``key_changes``."""
+    shards: pa.Int32Array | None = None
+    """The shard of each message, for destinations."""
 
     def column(self, path: Path) -> pa.Array:
         """Return a column of texts, null where an event lacks the field."""
@@ -46,6 +49,8 @@ class TemplateFields:
             return self._transaction(inside)
         if root in {"before", "after"}:
             return self._image(root, inside)
+        if root == "shard" and not inside and self.shards is not None:
+            return self.shards.dictionary_encode().cast(TEXT)
         if inside and root != "ddl":
             return self._nothing()
         return self._top(root, inside)

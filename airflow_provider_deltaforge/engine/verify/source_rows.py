@@ -97,7 +97,9 @@ class SourceRows:
         origin = Origin(meta.name, meta.tenant, source.connector, __version__, source.type_system)
         chosen = [sink for sink in self.pipeline.spec.sinks if sink.id in self.sink_ids]
         self.topics = {sink.id: defaultdict(set) for sink in chosen}
-        self._renderers = {sink.id: Renderer(sink, origin) for sink in chosen}
+        self._renderers = {
+            sink.id: Renderer(sink, origin, sharding=self.pipeline.spec.sharding) for sink in chosen
+        }
         self._chain = chain_of(self.pipeline, ProcessorStats(), _ErrorLog(), self.is_ending)
         self._snapshotter = source.open_snapshot()
         try:

@@ -75,9 +75,10 @@ def is_refusal(code: int, text: str) -> bool:
 SUMMARY = KafkaCode["_ALL_BROKERS_DOWN"]
 """Follows the errors of single brokers, and says less than they do."""
 
-UNKNOWN_TOPIC = frozenset(
-    {KafkaCode.UNKNOWN_TOPIC_OR_PART, KafkaCode["_UNKNOWN_TOPIC"], KafkaCode["_UNKNOWN_PARTITION"]}
-)
+UNKNOWN_TOPIC = frozenset({KafkaCode.UNKNOWN_TOPIC_OR_PART, KafkaCode["_UNKNOWN_TOPIC"]})
+
+UNKNOWN_PARTITION = KafkaCode["_UNKNOWN_PARTITION"]
+"""The document's own partitions are more than the topic's."""
 
 NEVER = frozenset({KafkaCode.POLICY_VIOLATION, KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT})
 """No later attempt can succeed, whatever the message."""

@@ -29,6 +29,7 @@ class KafkaSink(Sink):
 
     destination_field: ClassVar[str] = "topic"
     key_field: ClassVar[str] = "key"
+    takes_partitions: ClassVar[bool] = True
     takes_chunks: ClassVar[bool] = True
 
     id: str = "kafka"

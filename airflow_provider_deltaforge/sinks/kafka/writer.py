@@ -51,6 +51,8 @@ _PORT = 9092
 _SLICE_S = 0.25
 _SPARE_S = 1.0
 _EMPTY_S = 5.0
+_BY_KEY = -1
+"""In place of a partition: the client chooses it by the key."""
 
 
 class KafkaWriter:
@@ -195,6 +197,7 @@ class KafkaWriter:
         names = messages.topics.dictionary.to_pylist()
         refused_topic = any(self._topics.get(name) is not None for name in names)
         careful = work.singly or messages.headers is not None or refused_topic
+        careful = careful or messages.shards is not None
         while work.next < len(messages):
             self._hold()
             work.begun_s = work.begun_s or time.monotonic()
@@ -227,7 +230,9 @@ class KafkaWriter:
         column = work.messages.headers
         these = slice(work.next, work.next + len(topics))
         headers = [None] * len(topics) if column is None else column[these].to_pylist()
-        for message in zip(topics, values, keys, headers, strict=True):
+        shards = work.messages.shards
+        to = [_BY_KEY] * len(topics) if shards is None else shards[these].to_pylist()
+        for message in zip(topics, values, keys, to, headers, strict=True):
             refused = self._topics.get(message[0]) or work.refused.get(work.next)
             if refused is None:
                 self._produce_one(work, deadline, message)
@@ -236,7 +241,7 @@ class KafkaWriter:
             work.next += 1
 
     def _produce_one(self, work: KafkaBatch, deadline: float, message: tuple[Any, ...]) -> None:
-        *plain, headers = message
+        *plain, headers = message  # Topic, value, key and partition.
         extra: dict[str, Any] = {"headers": headers} if headers else {}
         if work.singly:
             extra["on_delivery"] = partial(work.note, work.next)
@@ -368,6 +373,11 @@ class KafkaWriter:
             raise AccessError(f"{where}: {text}; grant what is missing to this client")
         if error.code() in error_codes.NEVER:
             raise FatalError(f"{where}: {text}; change the topic's settings")
+        if error.code() == error_codes.UNKNOWN_PARTITION:
+            raise RetryableError(
+                f"{where}: {text}; spec.sharding.count of the document counts more shards than the "
+                "topic has partitions: add partitions, or lower it"
+            )
         if error.code() in error_codes.UNKNOWN_TOPIC:
             raise RetryableError(
                 f"{where}: {text}; create the topic, or set create_topics: {{}} to have it made"
