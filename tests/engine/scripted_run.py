@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ spec:
 """
 
 Driver = subprocess.Popen[bytes] | Forked
+Work = Callable[[], None]
 
 
 @dataclass
@@ -144,10 +146,23 @@ class ScriptedRun:
     def held(self) -> Path:
         return self.directory / "held"
 
-    def wait_held(self, driver: Driver) -> int:
-        """Wait until some process stands at the crash point; return its id."""
-        self._wait(lambda: self.held.exists() and self.held.read_text() != "", driver)
+    def wait_held(self, driver: Driver, work: Work | None = None) -> int:
+        """Wait, or work, until some process stands at the crash point; return its id."""
+        self._wait(lambda: self.held.exists() and self.held.read_text() != "", driver, work)
         return int(self.held.read_text())
+
+    def kill_at(self, crash_point: CrashPoint, crossing: int = 1, work: Work | None = None) -> None:
+        """Start a driver, and kill it at a crash point; work until it is there."""
+        self.held.unlink(missing_ok=True)
+        driver = self.start(hold=(crash_point, crossing))
+        kill(self.wait_held(driver, work))
+        driver.wait()
+
+    def deliver_all(self) -> None:
+        """Start a driver, and stop it once the last transaction is checkpointed."""
+        driver = self.start()
+        self.wait_delivered(driver)
+        assert self.stop(driver) == 0
 
     def let_go(self) -> None:
         self.held.write_text("go")
@@ -226,13 +241,16 @@ class ScriptedRun:
     def _source(self) -> ScriptedSource:
         return ScriptedSource(id=f"{NAME}-source", transactions=self.transactions, rows=3, keys=60)
 
-    def _wait(self, ready: Any, driver: Driver | None = None) -> None:
+    def _wait(self, ready: Any, driver: Driver | None = None, work: Work | None = None) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not ready():
             ended = driver is not None and driver.poll() is not None
             if ended or time.monotonic() > deadline:
                 raise AssertionError(f"driver {driver}:\n{self.log.read_text()[-3000:]}")
-            time.sleep(0.1)
+            if work is None:
+                time.sleep(0.1)
+            else:
+                work()
 
 
 def kill(pid: int) -> None:

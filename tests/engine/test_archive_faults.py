@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.record import now_ms
 from tests.chaos.faults import fill, small_disk
 from tests.engine.driving import Driving
-from tests.engine.scripted_run import NAME, ScriptedRun, kill
+from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.engine.test_archive import (
     DAY_MS,
     archive_of,
@@ -41,22 +41,15 @@ def scripted_run(tmp_path, more=""):
     return run
 
 
-def killed(run, hold):
-    kill(run.wait_held(driver := run.start(hold=hold)))
-    driver.wait()
-
-
 def run_to_the_end(run):
-    driver = run.start()
-    run.wait_delivered(driver)
-    run.stop(driver)
+    run.deliver_all()
     run.want("running")
 
 
 @pytest.mark.parametrize("hold", WRITING, ids=lambda hold: hold[0].value)
 def test_killed_it_has_everything_once(hold, tmp_path):
     run = scripted_run(tmp_path)
-    killed(run, hold)
+    run.kill_at(*hold)
     place = tmp_path / "archive" / NAME
     if hold[0] is CrashPoint.ARCHIVE_FILE_UNFINISHED:
         assert list(place.rglob(".*.tmp"))
@@ -86,7 +79,7 @@ def test_killed_while_it_deletes_it_has_what_is_left_without_a_hole(tmp_path):
     before = sorted(folder.names())
     assert len(before) > 5
     (place / "cleaned.json").unlink()
-    killed(run, (CrashPoint.ARCHIVE_OLD_DELETED, 3))
+    run.kill_at(CrashPoint.ARCHIVE_OLD_DELETED, 3)
     assert [name for name in sorted(folder.names()) if name in before] == before[3:]
 
     # Whoever reads now has the rest, and no file that an entry names is missing.

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.engine.archive.retention import delete_old_dail
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.record import now_ms
 from tests.engine.driving import Driving
-from tests.engine.scripted_run import ScriptedRun, kill
+from tests.engine.scripted_run import ScriptedRun
 from tests.engine.test_archive import archive_of, archived, archived_run, expected, log_of, run_to
 from tests.servers import s3
 from tests.waiting import wait_for
@@ -47,11 +47,8 @@ def test_killed_it_has_everything_once(store, credentials, point, tmp_path):
     policy = f'archive: {{directory: "{directory}", flush_secs: 1, flush_bytes: 20000}}'
     run = ScriptedRun(tmp_path, policy=policy, transactions=300, extra_environment=credentials)
     run.begin_at(0)
-    kill(run.wait_held(driver := run.start(hold=(point, 3))))
-    driver.wait()
-    driver = run.start()
-    run.wait_delivered(driver)
-    assert run.stop(driver) == 0
+    run.kill_at(point, 3)
+    run.deliver_all()
 
     assert run.judge({"tx": 0}) == []
     archive = archive_of(run)

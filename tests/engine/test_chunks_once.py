@@ -35,13 +35,8 @@ KILLS = (
 def run_to_the_end(run, kills):
     """Run until all is delivered, and kill the driver at each crash point before."""
     for crash_point, crossing in kills:
-        run.held.unlink(missing_ok=True)
-        driver = run.start(hold=(crash_point, crossing))
-        kill(run.wait_held(driver))
-        driver.wait()
-    driver = run.start()
-    run.wait_delivered(driver)
-    assert run.stop(driver) == 0
+        run.kill_at(crash_point, crossing)
+    run.deliver_all()
 
 
 def kinds(quick):
@@ -135,14 +130,9 @@ def test_rows_of_a_chunk_that_are_refused_are_set_aside_once(kafka_server, tmp_p
         journal="enabled: true",
     )
     create(kafka_server.dsn(), run.place.name, max_message_bytes=picky.LONG - 10_000)
-    driver = run.start(hold=(CrashPoint.CHUNK_WRITTEN, 1))
-    kill(run.wait_held(driver))
-    driver.wait()
+    run.kill_at(CrashPoint.CHUNK_WRITTEN)
+    run.deliver_all()
 
-    driver = run.start()
-    run.wait_delivered(driver)
-
-    assert run.stop(driver) == 0
     copies = Counter(event.key[1] for event in run.seen() if event.name is None)
     letters = [letter.event for letter in DeadLetterRecords(run.store, NAME).read()]
     refused = Counter(event["after"]["id"] for event in letters if event["op"] == "r")

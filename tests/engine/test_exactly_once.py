@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine import picky
 from tests.engine.exact_run import PLACES, exact_run
-from tests.engine.scripted_run import NAME, PATIENCE_S, kill
+from tests.engine.scripted_run import NAME, PATIENCE_S
 from tests.oracle.verdict import judge
 from tests.waiting import wait_until
 
@@ -41,16 +41,10 @@ def test_kills_at_a_crash_point_lose_and_repeat_nothing(kind, crash_point, reque
     run = exact_run(kind, dsn, tmp_path, transactions=400, rate=0)
     run.begin_at(0)
     for crossing in KILLS:
-        run.held.unlink(missing_ok=True)
         once = crash_point is CrashPoint.START_POSITION_STORED
-        driver = run.start(hold=(crash_point, 1 if once else crossing))
-        kill(run.wait_held(driver))
-        driver.wait()
+        run.kill_at(crash_point, 1 if once else crossing)
+    run.deliver_all()
 
-    driver = run.start()
-    run.wait_delivered(driver)
-
-    assert run.stop(driver) == 0
     assert run.judge({"tx": 0}) == []
 
 
@@ -77,14 +71,8 @@ def test_what_is_set_aside_is_neither_lost_nor_there_twice(
     create(kafka_server.dsn(), run.place.name, max_message_bytes=picky.LONG - 10_000)
     run.begin_at(0)
     for crossing in KILLS:
-        run.held.unlink(missing_ok=True)
-        driver = run.start(hold=(crash_point, crossing))
-        kill(run.wait_held(driver))
-        driver.wait()
-
-    driver = run.start()
-    run.wait_delivered(driver)
-    assert run.stop(driver) == 0
+        run.kill_at(crash_point, crossing)
+    run.deliver_all()
 
     refused = [c.name for c in run.history({"tx": 0}) if is_refused(c, long)]
     letters = [letter.event["after"] for letter in DeadLetterRecords(run.store, NAME).read()]

@@ -196,6 +196,20 @@ def test_a_new_run_forgets_the_plan_and_chunks_of_the_former(snapshots, store):
     assert len(other.plan("r1")) == 3
 
 
+def test_what_writers_keep_of_a_run_goes_with_it(snapshots, store):
+    store.transact(snapshots.begin(_run(), _chunks()))
+    store.transact(snapshots.begin(_run("asked", wish={"tables": []}), _chunks()))
+    for run in ("r1", "asked"):
+        store.put(names.SNAPSHOTS, snapshots.notes_key(run, "out", "c0/rows"), b"rows")
+
+    store.transact(snapshots.begin(_run("asked2", wish={"tables": []}), _chunks()))
+    assert dict(store.items(names.SNAPSHOTS, "orders/notes/")) == {
+        snapshots.notes_key("r1", "out", "c0/rows"): b"rows"
+    }
+    store.transact(snapshots.begin(_run("r2"), _chunks()))
+    assert store.items(names.SNAPSHOTS, "orders/notes/") == []
+
+
 def test_a_cancelled_run_holds_the_reason(snapshots, store):
     store.transact(snapshots.begin(_run(), _chunks()))
     store.transact([snapshots.cancel(_run(), "the binlog was purged")])

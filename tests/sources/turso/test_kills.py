@@ -30,12 +30,7 @@ def test_a_driver_killed_at_a_crash_point(tmp_path, mode, snapshot, crash_point)
     if start is None:
         run.source.head()  # Makes the triggers, whose count begins here.
     run.shop.trade(20)
-    driver = run.start(hold=(crash_point, 2))
-    while not (run.held.exists() and run.held.read_text()):
-        run.shop.trade(2)
-        assert driver.poll() is None, run.log.read_text()[-3000:]
-    kill(run.wait_held(driver))
-    driver.wait()
+    run.kill_at(crash_point, 2, lambda: run.shop.trade(2))
     start = start or run.first_position()
     run.shop.trade(20)
 
@@ -69,7 +64,6 @@ def test_polling_and_its_snapshot_through_a_whole_driver(tmp_path):
 def test_a_polling_driver_killed_before_its_checkpoint(tmp_path):
     run = ShopRun(tmp_path, mode="polling")
     run.begin()
-    driver = run.start(hold=(CrashPoint.SINK_WRITTEN, 2))
     written = set()
 
     def insert():
@@ -78,13 +72,9 @@ def test_a_polling_driver_killed_before_its_checkpoint(tmp_path):
             run.shop._connection.execute(f"INSERT INTO {table} VALUES (?, 1, 'new')", (number,))
             written.add((table, number))
         run.shop._connection.commit()
-
-    while not (run.held.exists() and run.held.read_text()):
-        insert()
-        assert driver.poll() is None, run.log.read_text()[-3000:]
         time.sleep(0.02)
-    kill(run.wait_held(driver))
-    driver.wait()
+
+    run.kill_at(CrashPoint.SINK_WRITTEN, 2, insert)
     insert()
 
     driver = run.start()

@@ -20,7 +20,6 @@ from airflow_provider_deltaforge.sources.turso.server_address import server_of
 from airflow_provider_deltaforge.sources.turso.servers import ServerDatabase
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
 from airflow_provider_deltaforge.sources.turso.tuning import TursoTuning
-from tests.engine.scripted_run import kill
 from tests.servers.hrana import HranaFront
 from tests.sinks.certificates import certified
 from tests.sources.turso.database import chunks_of, copied, events_of, source, told
@@ -384,12 +383,7 @@ def test_a_driver_killed_over_a_server(tmp_path):
         run.shop.trade(30)
         run.shop.untriggered = len(run.shop.history)
         run.source.head()  # Makes the triggers, whose count begins here.
-        driver = run.start(hold=(CrashPoint.CHECKPOINT_STORED, 2))
-        while not (run.held.exists() and run.held.read_text()):
-            run.shop.trade(2)
-            assert driver.poll() is None, run.log.read_text()[-3000:]
-        kill(run.wait_held(driver))
-        driver.wait()
+        run.kill_at(CrashPoint.CHECKPOINT_STORED, 2, lambda: run.shop.trade(2))
         start = run.first_position()
         run.shop.trade(10)
 
