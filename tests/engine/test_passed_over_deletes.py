@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.engine.verify.extra_rows import extra_rows
 from airflow_provider_deltaforge.engine.verify.options import VerifyOptions, VerifyProgress
 from airflow_provider_deltaforge.engine.verify.verification import verify
+from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from airflow_provider_deltaforge.sinks.reader_contract import HeldMessages
@@ -226,6 +227,24 @@ def test_no_delete_goes_elsewhere_than_its_row_went(template):
     assert deletes_of(plan) == []
     assert "sink out sends to a place that the key does not name" in plan.run.notes[0]
     assert deletes_of(Shrunk(sink="key: '${after.id}', ").run().prepare())
+
+
+@pytest.mark.parametrize("form", ['{"id":"%d"}', '{"id":%d,"row":0}', '{"number":%d}'])
+def test_keys_of_a_former_shape_stay(form):
+    pipeline = Shrunk()
+    held = pipeline.log().messages()[0]
+    former = Messages(
+        topics=pa.array([held.topic]).dictionary_encode(),
+        keys=pa.array([(form % 5).encode()], pa.binary()),
+        values=pa.array([held.value], pa.binary()),
+        headers=None,
+        event_ids=pa.array([held.event_id], pa.binary(16)),
+        event_rows=pa.array([0], pa.int32()),
+    )
+    pipeline.log().write(former)
+    plan = pipeline.run().prepare()
+    assert len(deletes_of(plan)[0].bounds["deletes"]) == 10
+    assert f"table {TABLE}: 1 keys in sinks have a former shape" in plan.run.notes[0]
 
 
 def deletes_of(plan):

@@ -187,38 +187,66 @@ class _Search:
         files: StateFiles,
         opened: Sequence[MessageSink],
     ) -> dict[str, list[str]]:
-        names = {table.number: table.name for table in tables}
+        chosen = {table.number: table for table in tables}
         for number in source.renamed_keys:
-            name = names.pop(number)
-            self.notes.append(f"table {name}: a processor changes its rows' keys")
-        found: dict[str, dict[str, None]] = {name: {} for name in names.values()}
+            self.notes.append(
+                f"table {chosen.pop(number).name}: a processor changes its rows' keys"
+            )
+        found: dict[int, dict[bytes, None]] = {number: {} for number in chosen}
+        row_keys: dict[int, bytes] = {}
         for own, *held in each_bucket([files, *(rows.files for rows in opened)]):
             own_rows = latest(own)
+            numbers, first = np.unique(own_rows["table"].to_numpy(), return_index=True)
+            row_keys |= zip(numbers.tolist(), own_rows["key"].take(first).to_pylist(), strict=True)
             for rows, bucket in zip(opened, held, strict=True):
                 self._check()
                 both = compared(own_rows, rows.latest(bucket))
                 extra = both.differs & (both.source < 0) & (both.sink >= 0)
                 keyed = source.keyed_otherwise(rows.rows)
-                for number, name in names.items():
+                for number in found.keys() - keyed:
                     mine = np.flatnonzero(extra & (both.tables == number))
-                    if number not in keyed:
-                        keys = both.keys.take(pa.array(mine)).to_pylist()
-                        found[name].update(dict.fromkeys(filter(None, map(_key_text, keys))))
+                    found[number] |= dict.fromkeys(both.keys.take(pa.array(mine)).to_pylist())
         keyed = source.keyed_by_processor | source.rekeyed_images
         self.notes.extend(
-            f"table {names[number]}: a processor sets the keys that messages show"
-            for number in sorted(keyed & names.keys())
+            f"table {chosen[number].name}: a processor sets the keys that messages show"
+            for number in sorted(keyed & chosen.keys())
         )
-        return {name: sorted(keys) for name, keys in found.items() if keys}
+        deletes = {
+            table.name: self._fitting(table, found[number], row_keys.get(number))
+            for number, table in chosen.items()
+        }
+        return {name: keys for name, keys in deletes.items() if keys}
+
+    def _fitting(
+        self, table: VerifiedTable, keys: Collection[bytes], row_key: bytes | None
+    ) -> list[str]:
+        """Return the keys that rows of a table could have as it is now.
+
+        Of others an encoding may know no type, and a consumer that finds one equal to the key of a
+        row could take the row away: they may lie in different partitions.
+        """
+        shape = None if row_key is None else _shape(row_key)
+        fitting = []
+        for key in keys:
+            members = _shape(key)
+            if {*members} == {*table.schema.primary_key} and shape in (None, members):
+                fitting.append(key.decode())
+        if len(fitting) < len(keys):
+            count = len(keys) - len(fitting)
+            self.notes.append(f"table {table.name}: {count} keys in sinks have a former shape")
+        return sorted(fitting)
 
 
 def _plain_name(schema: TableSchema) -> str:
     return f"{schema.schema or schema.db}.{schema.table}"
 
 
-def _key_text(key: bytes) -> str | None:
-    """Return a key as events have it; None for one that is no JSON object."""
+def _shape(key: bytes) -> Mapping[str, str]:
+    """Return the kind of each member of a key; nothing of one that is no JSON object."""
     try:
-        return key.decode() if isinstance(orjson.loads(key), dict) else None
+        members = orjson.loads(key)
     except ValueError:
-        return None
+        return {}
+    kinds = {int: "number", float: "number"}
+    pairs = members.items() if isinstance(members, dict) else ()
+    return {name: kinds.get(type(value), type(value).__name__) for name, value in pairs}
