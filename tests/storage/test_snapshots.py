@@ -108,7 +108,7 @@ def test_progress_counts_by_table(snapshots, store):
     store.transact(
         [
             snapshots.chunk_done("r1", "c0", "shop.a", 7, {}, row_bytes=70),
-            snapshots.chunk_done("r1", "c1", "shop.a", 4, {}, row_bytes=50),
+            snapshots.chunk_done("r1", "c1", "shop.a", 4, {"inexact": True}, row_bytes=50),
         ]
     )
     assert snapshots.progress() == {
@@ -128,6 +128,7 @@ def test_progress_counts_by_table(snapshots, store):
             "shop.a": {
                 "chunks": 2,
                 "chunks_done": 2,
+                "chunks_inexact": 1,
                 "rows": 11,
                 "bytes": 120,
                 "rows_estimate": 20,
@@ -136,6 +137,7 @@ def test_progress_counts_by_table(snapshots, store):
             "shop.b": {
                 "chunks": 1,
                 "chunks_done": 0,
+                "chunks_inexact": 0,
                 "rows": 0,
                 "bytes": 0,
                 "rows_estimate": 5,

@@ -19,6 +19,8 @@ class MySqlTuning:
         lock_attempts: so many attempts are made.
         quiet_views: so many views of a chunk are opened until one falls between two commits, and
             half as many of the next chunk each time that none did.
+        settled_s: so long, such a chunk waits until what is being committed is executed, and half
+            as long the next time that it was not.
         replica_s: so long, a copy from a replica waits until that has applied what the source's
             server has executed.
         sampled_rows: the bounds of a table's chunks are counted out below so many rows, and
@@ -31,6 +33,7 @@ class MySqlTuning:
     lock_wait_s: int = 3
     lock_attempts: int = 10
     quiet_views: int = 32
+    settled_s: float = 0.5
     replica_s: float = 60.0
     sampled_rows: int = 200_000
 

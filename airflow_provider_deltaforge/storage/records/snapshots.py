@@ -284,14 +284,16 @@ class Snapshots:
         Returns:
             ``{"run", "ticket", "finished", "cancelled", "chunks", "chunks_done", "rows", "bytes",
             "rows_per_s", "eta_s", "limits", "started_at_ms", "tables": {name: {"chunks",
-            "chunks_done", "rows", "bytes", "rows_estimate", "eta_s"}}}``. Bytes are of rows as
-            JSON; ``eta_s`` is in seconds, None while there is nothing to go by.
+            "chunks_done", "chunks_inexact", "rows", "bytes", "rows_estimate", "eta_s"}}}``. Bytes
+            are of rows as JSON; ``eta_s`` is in seconds, None while there is nothing to go by. Of
+            ``chunks_inexact`` the views may contain more than is known, so that changes around
+            them may be repeated.
         """
         run = run or self._latest()
         if run is None:
             return None
         tables = {
-            name: {**counts, "chunks_done": 0, "rows": 0, "bytes": 0}
+            name: {**counts, "chunks_done": 0, "chunks_inexact": 0, "rows": 0, "bytes": 0}
             for name, counts in run.tables.items()
         }
         done = self.done(run.id)
@@ -301,6 +303,7 @@ class Snapshots:
             # A run that an early release planned has names with dots unquoted.
             name = chunk.table if chunk.table in tables else unquoted(chunk.table)
             tables[name]["chunks_done"] += 1
+            tables[name]["chunks_inexact"] += bool(chunk.cut.get("inexact"))
             tables[name]["rows"] += chunk.rows
             tables[name]["bytes"] += chunk.row_bytes
             paces[name].see(chunk)

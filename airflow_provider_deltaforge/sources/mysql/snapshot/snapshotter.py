@@ -29,6 +29,7 @@ from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_count
 from airflow_provider_deltaforge.sources.mysql.snapshot import key_order
+from airflow_provider_deltaforge.sources.mysql.snapshot.exact_cuts import ExactCutFinder
 from airflow_provider_deltaforge.sources.mysql.snapshot.key_ranges import (
     chunk_columns,
     cut_by,
@@ -41,9 +42,9 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.text_stream import (
     TextResult,
 )
 from airflow_provider_deltaforge.sources.mysql.snapshot.views import (
+    ViewOpener,
     begin_position,
     close_view,
-    open_view,
     prepare_session,
 )
 from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
@@ -93,7 +94,8 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         self._tagging = tagging
         self._decimal_numbers = decimal_numbers
         self._tuning = tuning
-        self._views_max = tuning.quiet_views
+        self._exact_cuts = ExactCutFinder(connect, decimal_numbers=decimal_numbers)
+        self._views = ViewOpener(tuning, self._other_session)
         self._locking: Any = None
 
     def begin(self) -> Position:
@@ -178,13 +180,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
 
         connection, server = self._open()
         for _ in range(VIEW_ATTEMPTS):
-            table = (chunk.db, chunk.table)
-            view = open_view(
-                connection, server, table, self._tuning, self._views_max, self._other_session
-            )
-            # Where writers never pause it does not pay to wait for a pause at every chunk.
-            is_exact = not view.cut.get("inexact")
-            self._views_max = self._tuning.quiet_views if is_exact else max(1, self._views_max // 2)
+            view = self._views.open(connection, server, (chunk.db, chunk.table))
             try:
                 # Touching the table takes its metadata lock, so the schema cannot change until
                 # the view closes.
@@ -194,6 +190,8 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
                     return view, None, iter(())
                 _check_bounds(schema, chunk)
                 shape = shape_of(schema, decimal_numbers=self._decimal_numbers)
+                if view.cut.get("inexact"):
+                    view = self._exact_cuts.find(connection, server, view, schema, shape)
                 sql = select_rows(schema, chunk, shape.select)
                 parts = TextResult(connection, sql, shape).parts()
                 first = next(parts)  # Only the first row tells that the view is too old.

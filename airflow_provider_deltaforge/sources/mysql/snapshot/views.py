@@ -8,7 +8,7 @@ C is part of V. How that is made sure differs by server:
   was the same before and after, because nothing is visible before it is in the log, and no GTID was
   owned in between: a transaction owns its GTID from before it is logged until it is executed. With
   writers about this takes a few views; when none falls between two commits, the last one is taken,
-  and the transactions around it are delivered once more.
+  and its rows tell which of the transactions around it they show (``exact_cuts``).
 - MariaDB: the view itself tells its exact place in the log (``binlog_snapshot_file``/``position``).
   ``gtid_binlog_pos`` would be too early: it moves before the engine commits.
 - MySQL without GTIDs: file and offset also move before the engine commits. Another session takes a
@@ -18,6 +18,7 @@ C is part of V. How that is made sure differs by server:
   nothing else. Where a stream begins, the lock is let go at once.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -31,11 +32,14 @@ from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_pinned
 from airflow_provider_deltaforge.sources.mysql.tuning import MySqlTuning
-from airflow_provider_deltaforge.sources.shared.table_snapshotter import View
+from airflow_provider_deltaforge.sources.shared.table_snapshotter import TableName, View
 
 _DENIED = {1044, 1142, 1227, 1370}
 _LOCK_TIMEOUT = 1205
 _VIEW_IGNORED = 138
+_SETTLED_LEAST_S, _BETWEEN_LOOKS_S = 0.01, 0.001
+_OWNER = re.compile("#[0-9]+")
+"""Which session owns a GTID, behind its number."""
 
 
 def prepare_session(connection: Any) -> None:
@@ -67,9 +71,8 @@ def begin_position(
         RetryableError: prepared XA transactions or long writers are in the way.
     """
     if server.mariadb:
-        view = open_view(connection, server, None, tuning)
+        position = _mariadb_view(connection, server).cut
         close_view(connection)
-        position = view.cut
     elif server.gtids:
         executed = _gtid_executed(connection)
         file, offset = log_end(connection)
@@ -80,45 +83,93 @@ def begin_position(
     return position
 
 
-def open_view(
-    connection: Any,
-    server: MySqlServer,
-    table: tuple[str, str] | None,
-    tuning: MySqlTuning,
-    views_max: int = 1,
-    other_session: Callable[[], Any] | None = None,
-) -> View:
-    """Open a view on this connection and return its cut; ``close_view`` ends it.
+class ViewOpener:
+    """Opens views of tables for one reader.
 
     Args:
-        connection: pymysql connection, prepared.
-        server: what it talks to.
-        table: database and name of the table to be read, if there is one.
-        tuning: how long to wait for writers; used without GTIDs only.
-        views_max: so many are opened at the most until one falls between two commits; used on
-            MySQL with GTIDs only. The cut of one that does not is ``inexact``.
-        other_session: returns a connection that may hold a lock; used without GTIDs only.
-
-    Raises:
-        FatalError: the server ignored the request, or a privilege is missing.
-        RetryableError: without GTIDs, writers did not let go of the table in time.
+        tuning: how long it waits for writers.
+        other_session: returns a connection that may hold a lock: a view would let go of its own.
     """
-    if server.mariadb:
-        logged_before = _gtid_binlog_pos(connection)
-        _open(connection)
-        cut = _mariadb_cut(connection, server, logged_before)
-    elif server.gtids:
-        cut = _open_between_commits(connection, server, views_max)
-    elif table is not None and other_session is not None:
-        with _locked(other_session(), *table, tuning):
+
+    def __init__(self, tuning: MySqlTuning, other_session: Callable[[], Any]) -> None:
+        self._tuning, self._other_session = tuning, other_session
+        self._views_max, self._settled_s = tuning.quiet_views, tuning.settled_s
+
+    def open(self, connection: Any, server: MySqlServer, table: TableName) -> View:
+        """Open a view on this connection and return its cut; ``close_view`` ends it.
+
+        On MySQL with GTIDs the cut of a view that did not fall between two commits is ``inexact``:
+        it has the log's end (``upto``) and what was executed (``executed``) behind the view, and a
+        place of the log (``since``) before which the view contains all, if there was one in time.
+
+        Args:
+            connection: pymysql connection, prepared.
+            server: what it talks to.
+            table: database and name of the table to be read.
+
+        Raises:
+            FatalError: the server ignored the request, or a privilege is missing.
+            RetryableError: without GTIDs, writers did not let go of the table in time.
+        """
+        if server.mariadb:
+            return _mariadb_view(connection, server)
+        if server.gtids:
+            return _view(connection, self._between_commits(connection, server))
+        with _locked(self._other_session(), *table, self._tuning):
             _open(connection)
             file, offset = log_end(connection)
         place = LogPosition(file, offset, None, server.uuid).as_json()
-        cut = {**place, "upto": [file, offset]}
-    else:
-        cut = _settled(connection, server, [table] if table else [], tuning)
-        _open(connection)
-        cut = {**cut, "upto": list(log_end(connection))}
+        return _view(connection, {**place, "upto": [file, offset]})
+
+    def _between_commits(self, connection: Any, server: MySqlServer) -> Position:
+        """Open a view that contains what its GTIDs name, and nothing else if that can be had."""
+        for left in reversed(range(self._views_max)):
+            since = None if left else self._settled_place(connection)
+            before = log_end(connection)
+            is_owned = bool(fetch(connection, "SELECT @@GLOBAL.gtid_owned")[0][0])
+            executed = _gtid_executed(connection)
+            _open(connection)
+            after = log_end(connection)
+            position = LogPosition(*after, executed, server.uuid).as_json()
+            if after == before and not is_owned:
+                self._views_max = self._tuning.quiet_views
+                return position
+            if left:
+                close_view(connection)
+        # Where writers never pause it does not pay to wait for a pause at every chunk.
+        self._views_max = max(1, self._views_max // 2)
+        # Of a replica, whose log is not read, the place in its log says nothing.
+        contained = str(_gtid_executed(connection))
+        known = {} if since is None else {"since": list(since)}
+        return {
+            **position, "inexact": True, "upto": list(after), "executed": contained, **known
+        }  # fmt: skip
+
+    def _settled_place(self, connection: Any) -> tuple[str, int] | None:
+        """Return a place of the log before which everything is executed by now; None: not in time.
+
+        What is logged before it and not executed yet still owns its GTID. So does a transaction
+        that another server sent, until it ends: such are waited for less and less.
+        """
+        place = log_end(connection)
+        owned = GtidSet.parse(_OWNER.sub("", fetch(connection, "SELECT @@GLOBAL.gtid_owned")[0][0]))
+        deadline = time.monotonic() + self._settled_s
+        while not owned <= _gtid_executed(connection):
+            if time.monotonic() > deadline:
+                self._settled_s = max(_SETTLED_LEAST_S, self._settled_s / 2)
+                return None
+            time.sleep(_BETWEEN_LOOKS_S)
+        self._settled_s = self._tuning.settled_s
+        return place
+
+
+def _mariadb_view(connection: Any, server: MySqlServer) -> View:
+    logged_before = _gtid_binlog_pos(connection)
+    _open(connection)
+    return _view(connection, _mariadb_cut(connection, server, logged_before))
+
+
+def _view(connection: Any, cut: Position) -> View:
     ts_ms = int(fetch(connection, "SELECT ROUND(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0])
     return View(cut, ts_ms)
 
@@ -130,26 +181,6 @@ def _open(connection: Any) -> None:
         raise FatalError(
             "the server ignored CONSISTENT SNAPSHOT; allow isolation level REPEATABLE READ"
         )
-
-
-def _open_between_commits(connection: Any, server: MySqlServer, views_max: int) -> Position:
-    """Open a view that contains what its GTIDs name, and nothing else if that can be had."""
-    views = 0
-    while True:
-        before = log_end(connection)
-        is_owned = bool(fetch(connection, "SELECT @@GLOBAL.gtid_owned")[0][0])
-        executed = _gtid_executed(connection)
-        _open(connection)
-        after = log_end(connection)
-        views += 1
-        position = LogPosition(*after, executed, server.uuid).as_json()
-        if after == before and not is_owned:
-            return position
-        if views >= views_max:
-            # Of a replica, whose log is not read, the place in its log says nothing.
-            contained = str(_gtid_executed(connection))
-            return {**position, "inexact": True, "upto": list(after), "executed": contained}
-        close_view(connection)
 
 
 def close_view(connection: Any) -> None:
