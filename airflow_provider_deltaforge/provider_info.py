@@ -19,7 +19,7 @@ def get_provider_info() -> dict[str, Any]:
             _modules(
                 *(
                     f"operators.{name}"
-                    for name in ("control", "preflight", "rewind", "verify", *_DRIVEN)
+                    for name in ("control", "preflight", "replay", "rewind", "verify", *_DRIVEN)
                 )
             ),
         ],
@@ -63,6 +63,17 @@ def _config() -> dict[str, Any]:
                 "example": None,
                 "default": "True",
             },
+            "trigger_settle_seconds": _seconds(
+                "How long a trigger lives at least before it fires. Airflow 3.3 fails a task that "
+                "goes on before its scheduler has read that it deferred; give it more time if the "
+                "scheduler is slow. 0 fires at once.",
+                "5.0",
+            ),
+            "kill_grace_seconds": _seconds(
+                "Where Airflow cannot tell whether a task was cleared or ended by a user: how long "
+                "a new attempt may take to adopt the stream before that is stopped.",
+                "3.0",
+            ),
             "long_lived_workers": {
                 "description": "Workers outlive their tasks, whatever the executor says: drivers "
                 "may be processes of the worker.",
@@ -72,6 +83,16 @@ def _config() -> dict[str, Any]:
                 "default": "False",
             },
         },
+    }
+
+
+def _seconds(description: str, default: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": None,
+        "default": default,
     }
 
 

@@ -4,20 +4,29 @@ A condition is a mapping with a ``kind`` and its arguments, so that it travels b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.control import data_drift, snapshots, verification
+from airflow_provider_deltaforge.control import (
+    data_drift,
+    dead_letters,
+    replays,
+    snapshots,
+    verification,
+)
 from airflow_provider_deltaforge.control.launching.contract import Backend, JobState
 from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.control.retention import retention_left
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
-from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterFilter
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 Condition = Mapping[str, Any]
 
@@ -64,6 +73,7 @@ class _Condition:
     pipeline: str
     backend: Backend | None
     condition: Condition
+    environment: Callable[[], Mapping[str, str]]
 
     def status(self) -> PipelineStatus:
         return status(self.store, self.pipeline, self.backend)
@@ -157,13 +167,50 @@ def rewound(sinks: Sequence[str], by: str) -> Condition:
     return {"kind": "rewound", "sinks": list(sinks), "by": by}
 
 
+def dead_letters_within(
+    at_most: int = 0, which: DeadLetterFilter = dead_letters.EVERY, *, awaits_more: bool = False
+) -> Condition:
+    """Return the condition that no more events than ``at_most`` are set aside.
+
+    Args:
+        at_most: the limit.
+        which: only those that fit count.
+        awaits_more: the opposite: wait until there are more.
+    """
+    found = {"at_most": at_most, "which": asdict(which), "awaits_more": awaits_more}
+    return {"kind": "dead_letters", **found}
+
+
+def replayed(ticket: str) -> Condition:
+    """Return the condition that a replay of dead letters has ended, well or not."""
+    return {"kind": "replayed", "ticket": ticket}
+
+
+def retention_above(
+    seconds: float | None, size: int | None, *, awaits_low: bool = False
+) -> Condition:
+    """Return the condition that the source keeps the undelivered log for long enough.
+
+    Args:
+        seconds: of a source that limits its log by time, as MySQL does.
+        size: bytes, of a source that limits it by size, as PostgreSQL does.
+        awaits_low: the opposite: wait until less is left.
+    """
+    limits = {"seconds": seconds, "size": size, "awaits_low": awaits_low}
+    return {"kind": "retention", **limits}
+
+
 def at_rest() -> Condition:
     """Return the condition that the pipeline is stopped and nothing of its driver lives."""
     return {"kind": "at_rest"}
 
 
 def look(
-    store: Store, pipeline: str, condition: Condition, backend: Backend | None = None
+    store: Store,
+    pipeline: str,
+    condition: Condition,
+    backend: Backend | None = None,
+    environment: Callable[[], Mapping[str, str]] = dict,
 ) -> ConditionResult:
     """Return whether a condition holds now.
 
@@ -172,6 +219,8 @@ def look(
         pipeline: its name; one that was not applied yet may still come.
         condition: made by one of the functions above.
         backend: asked whether the driver's process lives, where it can tell.
+        environment: returns the values of the document's variables, for conditions that ask the
+            source.
 
     Raises:
         RetryableError: the store is away.
@@ -184,7 +233,7 @@ def look(
         known = ", ".join(Control.list_pipelines(store)) or "none yet"
         return ConditionResult.not_yet(f"there is no pipeline {pipeline!r} yet (known: {known})")
     try:
-        return _KINDS[kind](_Condition(store, pipeline, backend, condition))
+        return _KINDS[kind](_Condition(store, pipeline, backend, condition, environment))
     except (SpecError, FatalError) as error:
         return ConditionResult.never(str(error))
 
@@ -348,6 +397,43 @@ def _rewound(asked: _Condition) -> ConditionResult:
     return ConditionResult.yes("the sinks have caught up", done)
 
 
+def _dead_letters(asked: _Condition) -> ConditionResult:
+    condition = asked.condition
+    which = DeadLetterFilter(**condition["which"])
+    count = dead_letters.count(asked.store, asked.pipeline, which)
+    words = f"{count} events are set aside, limit {condition['at_most']}"
+    if count <= condition["at_most"]:
+        awaited = condition["awaits_more"]
+        return ConditionResult.not_yet(words) if awaited else ConditionResult.yes(words, count)
+    if condition["awaits_more"]:
+        return ConditionResult.yes(words, count)
+    return ConditionResult.never(words)
+
+
+def _replayed(asked: _Condition) -> ConditionResult:
+    replay = replays.replay(asked.store, asked.pipeline, asked.condition["ticket"])
+    if replay is None:
+        return ConditionResult.not_yet(f"no driver has begun; {asked.status().words}")
+    words = f"{replay.state}, {replay.sent} sent"
+    if not replay.settled:
+        return ConditionResult.not_yet(words)
+    return ConditionResult.yes(words, replay.model_dump(exclude={"v"}))
+
+
+def _retention(asked: _Condition) -> ConditionResult:
+    condition = asked.condition
+    try:
+        retention = retention_left(asked.store, asked.pipeline, asked.environment())
+    except RetryableError as error:
+        return ConditionResult.not_yet(f"unknown, looking again: {redacted(str(error))}")
+    is_low, words = retention.against(condition["seconds"], condition["size"])
+    if is_low is None:
+        return ConditionResult.not_yet(words)
+    if is_low is condition["awaits_low"]:
+        return ConditionResult.yes(words, retention.left)
+    return ConditionResult.not_yet(words) if not is_low else ConditionResult.never(words)
+
+
 _KINDS: Mapping[str, Callable[[_Condition], ConditionResult]] = {
     "snapshot_finished": _snapshot_finished,
     "lag_below": _lag_below,
@@ -358,4 +444,7 @@ _KINDS: Mapping[str, Callable[[_Condition], ConditionResult]] = {
     "drift_seen": _drift_seen,
     "verified": _verified,
     "rewound": _rewound,
+    "dead_letters": _dead_letters,
+    "replayed": _replayed,
+    "retention": _retention,
 }

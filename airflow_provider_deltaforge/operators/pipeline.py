@@ -35,7 +35,9 @@ class PipelineOperator(DeferringOperator):
         deferrable: wait in the triggerer (True), or in this process, holding a worker slot.
     """
 
-    template_fields: Sequence[str] = ("document", "deltaforge_conn_id", "spark_conn_id", "master")
+    template_fields: Sequence[str] = (
+        *("document", "deltaforge_conn_id", "connections", "spark_conn_id", "master"),
+    )
     ui_color = "#cfe8dc"
     operator_extra_links = (DeltaForgePipelineLink(),)
 
@@ -54,7 +56,7 @@ class PipelineOperator(DeferringOperator):
         super().__init__(**kwargs)
         self.document = document
         self.deltaforge_conn_id = deltaforge_conn_id
-        self.connections = dict(connections or {})
+        self.connections = connections
         self.spark_conn_id = spark_conn_id
         self.master = master
         self.budget = RestartBudget(restarts_max, restart_window.total_seconds())
@@ -64,7 +66,7 @@ class PipelineOperator(DeferringOperator):
         return PipelineTask(
             self.document,
             self.deltaforge_conn_id,
-            self.connections,
+            dict(self.connections or {}),
             self.spark_conn_id,
             self.master,
             self.executor,

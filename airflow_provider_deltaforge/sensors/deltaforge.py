@@ -1,4 +1,4 @@
-"""Wait for a snapshot, a lag, a position, a status, data drift or a verification.
+"""Wait for what is true of a pipeline, or fail because it is not.
 
 Each sensor looks once on the worker; then it waits in the triggerer (``deferrable``, the default),
 or in the way ``mode`` says. A state store that is away is not an answer, so waiting goes on.
@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.events.table_names import split_names
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask, pipeline_name
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterFilter
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
 
 
@@ -90,7 +91,17 @@ class PipelineSensor(BaseSensorOperator):
             wanted = self.condition(context)
         except SpecError as error:
             raise AirflowFailException(str(error)) from error
-        return ConditionTrigger(self.deltaforge_conn_id, name, wanted, poll_s=self.poke_interval)
+        return ConditionTrigger(
+            self.deltaforge_conn_id,
+            name,
+            wanted,
+            poll_s=self.poke_interval,
+            connections=self.asked_with(),
+        )
+
+    def asked_with(self) -> Mapping[str, str] | None:
+        """Return the connections that the source is asked with, by variable; None: it is not."""
+        return None
 
     def _settle(self, answer: ConditionResult) -> PokeReturnValue:
         if answer.met is None:
@@ -136,12 +147,7 @@ class DeltaForgeLagSensor(PipelineSensor):
     def condition(self, context: Mapping[str, Any]) -> Condition:
         """Return what is waited for."""
         del context
-        if isinstance(self.below, timedelta):
-            return conditions.lag_below(self.below.total_seconds() * 1000)
-        try:
-            return conditions.lag_below(float(self.below) * 1000)
-        except ValueError as error:
-            raise SpecError(f"below must be a timedelta or seconds: {self.below!r}") from error
+        return conditions.lag_below(_seconds("below", self.below) * 1000)
 
 
 class DeltaForgeCheckpointSensor(PipelineSensor):
@@ -155,7 +161,10 @@ class DeltaForgeCheckpointSensor(PipelineSensor):
             source for its head.
     """
 
-    template_fields: Sequence[str] = (*PipelineSensor.template_fields, "position", "sink")
+    template_fields: Sequence[str] = (
+        *PipelineSensor.template_fields,
+        *("position", "sink", "connections"),
+    )
 
     def __init__(
         self,
@@ -168,7 +177,7 @@ class DeltaForgeCheckpointSensor(PipelineSensor):
         super().__init__(**kwargs)
         self.position = position
         self.sink = sink
-        self.connections = dict(connections or {})
+        self.connections = connections
         self._head: Mapping[str, Any] | None = None
 
     def condition(self, context: Mapping[str, Any]) -> Condition:
@@ -187,7 +196,9 @@ class DeltaForgeCheckpointSensor(PipelineSensor):
         kept = store.get(key) if store is not None else None
         if kept is not None:
             return dict(kept)
-        task = PipelineTask(self.document or "", self.deltaforge_conn_id, self.connections)
+        task = PipelineTask(
+            self.document or "", self.deltaforge_conn_id, dict(self.connections or {})
+        )
         name = pipeline_name(self.pipeline, self.document)
         with task.hook().store() as state:
             found = dict(conditions.head_of(state, name, task.whole_environment()))
@@ -256,9 +267,8 @@ class DeltaForgeDriftSensor(PipelineSensor):
 
     def condition(self, context: Mapping[str, Any]) -> Condition:
         """Return what is waited for."""
-        if self.when_drift not in ("fail", "succeed"):
-            raise SpecError(f"when_drift must be 'fail' or 'succeed': {self.when_drift!r}")
-        wanted = conditions.no_drift if self.when_drift == "fail" else conditions.drift_seen
+        awaits_drift = _awaits("when_drift", self.when_drift)
+        wanted = conditions.drift_seen if awaits_drift else conditions.no_drift
         return wanted(split_names(self.tables), self._since_ms(context))
 
     def _since_ms(self, context: Mapping[str, Any]) -> int:
@@ -286,6 +296,123 @@ class DeltaForgeVerifySensor(PipelineSensor):
     def condition(self, context: Mapping[str, Any]) -> Condition:
         """Return what is waited for."""
         return conditions.verified(_since_ms(self.since, context), incomplete=self.incomplete)
+
+
+class DeltaForgeDeadLetterSensor(PipelineSensor):
+    """Fail when too many events were set aside, or wait until there are some.
+
+    Args:
+        at_most: the limit: more than so many are too many.
+        when_more: ``fail``: succeed at once up to the limit, else fail; ``succeed``: wait until
+            there are more than the limit. Either returns how many there are.
+        table: only events of this table count.
+        sink: only what this sink refused.
+        kind: only errors of this kind.
+    """
+
+    template_fields: Sequence[str] = (
+        *PipelineSensor.template_fields,
+        *("at_most", "table", "sink", "kind"),
+    )
+
+    def __init__(
+        self,
+        *,
+        at_most: int | str = 0,
+        when_more: Literal["fail", "succeed"] = "fail",
+        table: str | None = None,
+        sink: str | None = None,
+        kind: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.at_most = at_most
+        self.when_more = when_more
+        self.table, self.sink, self.kind = table, sink, kind
+
+    def condition(self, context: Mapping[str, Any]) -> Condition:
+        """Return what is waited for."""
+        del context
+        which = DeadLetterFilter(
+            sink=self.sink or None, kind=self.kind or None, table=self.table or None
+        )
+        return conditions.dead_letters_within(
+            int(_number("at_most", self.at_most)),
+            which,
+            awaits_more=_awaits("when_more", self.when_more),
+        )
+
+
+class DeltaForgeRetentionSensor(PipelineSensor):
+    """Fail when the source will soon drop log that a pipeline needs, or wait until then.
+
+    It asks the source itself, from the worker and the triggerer, so it knows of a pipeline that
+    does not run, too. A log that is dropped already counts as too little.
+
+    Args:
+        below: the limit of a source that keeps its log for a time, as MySQL does: a timedelta, or
+            seconds as a number or a rendered text.
+        below_bytes: the limit of one that keeps it up to a size, as PostgreSQL does.
+        when_low: ``fail``: succeed at once while enough is left, else fail; ``succeed``: wait
+            until less is left. Either returns what is left; None: there is no limit.
+        connections: environment variable of the document to Airflow connection id.
+        poke_interval: time between two questions, 60 seconds.
+    """
+
+    template_fields: Sequence[str] = (
+        *PipelineSensor.template_fields,
+        *("below", "below_bytes", "connections"),
+    )
+
+    def __init__(
+        self,
+        *,
+        below: timedelta | float | str | None = None,
+        below_bytes: int | str | None = None,
+        when_low: Literal["fail", "succeed"] = "fail",
+        connections: Mapping[str, str] | None = None,
+        poke_interval: timedelta | float = 60.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.below, self.below_bytes = below, below_bytes
+        self.when_low = when_low
+        self.connections = connections
+
+    def condition(self, context: Mapping[str, Any]) -> Condition:
+        """Return what is waited for."""
+        del context
+        if self.below is None and self.below_bytes is None:
+            raise SpecError("give `below`, a time, or `below_bytes`, or both")
+        size = self.below_bytes
+        return conditions.retention_above(
+            None if self.below is None else _seconds("below", self.below),
+            None if size is None else int(_number("below_bytes", size)),
+            awaits_low=_awaits("when_low", self.when_low),
+        )
+
+    def asked_with(self) -> Mapping[str, str]:
+        """Return the connections that the source is asked with, by variable."""
+        return dict(self.connections or {})
+
+
+def _awaits(key: str, value: str) -> bool:
+    if value not in ("fail", "succeed"):
+        raise SpecError(f"{key} must be 'fail' or 'succeed': {value!r}")
+    return value == "succeed"
+
+
+def _seconds(key: str, value: timedelta | float | str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return _number(key, value, "a timedelta or seconds")
+
+
+def _number(key: str, value: float | str, what: str = "a number") -> float:
+    try:
+        return float(value)
+    except ValueError as error:
+        raise SpecError(f"{key} must be {what}: {value!r}") from error
 
 
 def _since_ms(since: datetime | str, context: Mapping[str, Any]) -> int:

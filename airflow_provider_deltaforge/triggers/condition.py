@@ -9,6 +9,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_deltaforge.control.conditions import ConditionResult, look
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.hooks.jobs import PipelineTask
 from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger
 
 
@@ -24,6 +25,8 @@ class ConditionTrigger(PollingTrigger):
         condition: plain data, see ``control.conditions``.
         until_ms: when the time is up, in ms since the epoch; None leaves that to Airflow.
         poll_s: seconds between two looks at the store.
+        connections: environment variable of the document to Airflow connection id, for conditions
+            that ask the source.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class ConditionTrigger(PollingTrigger):
         condition: Mapping[str, Any],
         until_ms: int | None = None,
         poll_s: float = 5.0,
+        connections: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.deltaforge_conn_id = deltaforge_conn_id
@@ -40,6 +44,7 @@ class ConditionTrigger(PollingTrigger):
         self.condition = dict(condition)
         self.until_ms = until_ms
         self.poll_s = poll_s
+        self.connections = connections
 
     def look(self) -> tuple[TriggerEvent | None, str]:
         """Return an event if the condition holds, cannot come, or the time is up. Blocking."""
@@ -53,8 +58,10 @@ class ConditionTrigger(PollingTrigger):
     def answer(self) -> ConditionResult:
         """Return whether the condition holds now. Blocking."""
         hook = DeltaForgeHook(self.deltaforge_conn_id)
+        task = PipelineTask("", self.deltaforge_conn_id, self.connections or {})
+        asked = (self.pipeline, self.condition, hook.backend())
         try:
             with hook.store() as store:
-                return look(store, self.pipeline, self.condition, hook.backend())
+                return look(store, *asked, environment=task.whole_environment)
         except RetryableError as error:
             return ConditionResult.not_yet(f"unknown, the state store is away: {error}")

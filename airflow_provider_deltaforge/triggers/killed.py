@@ -2,8 +2,9 @@
 
 ``on_kill`` runs when a user marks the task failed or successful, when he clears it, and also when
 another triggerer took the trigger over. Only the first two mean *stop*; the state of the task
-instance tells them apart. Where it cannot be asked, the owner token decides after a grace: an
-attempt that was cleared and run again has written its own by then.
+instance tells them apart. Where it cannot be asked, the owner token decides after a grace
+(``[deltaforge] kill_grace_seconds``): an attempt that was cleared and run again has written its own
+by then.
 """
 
 import logging
@@ -12,13 +13,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from airflow.sdk.configuration import conf
+
 from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner, stop_if_owner
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.storage.records.control import Control
 
-GRACE_S = 3.0
+_GRACE_S = 3.0
 PATIENCE_S = 60.0
 """How long a cleared task may take to its next attempt before nobody waits for it here."""
 
@@ -80,13 +83,14 @@ def once_over(
     Blocking. Tries again while the state store is away; logs ``otherwise`` when that lasts.
     """
     began = time.monotonic()
+    grace_s = conf.getfloat("deltaforge", "kill_grace_seconds", fallback=_GRACE_S)
     failure: RetryableError | None = None
     while (waited_s := time.monotonic() - began) < PATIENCE_S:
         try:
             if not held():
                 return False
             over = is_over(instance)
-            if over or (over is None and waited_s >= GRACE_S):
+            if over or (over is None and waited_s >= grace_s):
                 return act()
             failure = None
         except RetryableError as error:

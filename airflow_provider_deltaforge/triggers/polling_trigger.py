@@ -7,15 +7,14 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
+from airflow.sdk.configuration import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _SAY_EVERY_S = 300.0
-SETTLE_S = 5.0
-"""Airflow 3.3 fails a task that runs again before its scheduler has read that the former process
-deferred (apache/airflow issue 71580), which costs a retry, and turns a task without retries red."""
+_SETTLE_S = 5.0
 
 
 class SerializableTrigger(BaseTrigger):
@@ -66,5 +65,11 @@ class PollingTrigger(SerializableTrigger):
 
 
 async def settled(began_s: float) -> None:
-    """Return once a trigger that began at ``began_s`` of the monotonic clock may fire."""
-    await asyncio.sleep(max(0.0, SETTLE_S - (time.monotonic() - began_s)))
+    """Return once a trigger that began at ``began_s`` of the monotonic clock may fire.
+
+    Airflow 3.3 fails a task that runs again before its scheduler has read that the former process
+    deferred (apache/airflow issue 71580), which costs a retry, and turns a task without retries
+    red. ``[deltaforge] trigger_settle_seconds`` is the time it gets for that.
+    """
+    settle_s = conf.getfloat("deltaforge", "trigger_settle_seconds", fallback=_SETTLE_S)
+    await asyncio.sleep(max(0.0, settle_s - (time.monotonic() - began_s)))

@@ -9,7 +9,6 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_deltaforge.hooks import deltaforge
-from airflow_provider_deltaforge.triggers import killed
 from tests.control.bench import DOCUMENT
 from tests.waiting import PATIENCE_S
 
@@ -22,7 +21,7 @@ def connection(monkeypatch, tmp_path, dsn, backend):
     monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", value)
     monkeypatch.setenv("OUTPUT", str(tmp_path))
     monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda _: backend)
-    monkeypatch.setattr(killed, "GRACE_S", 0.2)
+    monkeypatch.setenv("AIRFLOW__DELTAFORGE__KILL_GRACE_SECONDS", "0.2")
 
 
 @pytest.fixture

@@ -21,4 +21,4 @@ from tests.control.conftest import backend, dsn, running, store  # noqa: E402, F
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     """Let triggers fire at once: without a scheduler nobody has to hear of a deferral first."""
-    monkeypatch.setattr("airflow_provider_deltaforge.triggers.polling_trigger.SETTLE_S", 0.0)
+    monkeypatch.setenv("AIRFLOW__DELTAFORGE__TRIGGER_SETTLE_SECONDS", "0")

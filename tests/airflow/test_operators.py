@@ -2,6 +2,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightO
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.triggers.polling_trigger import settled
 from tests.airflow.bench import context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, fake_driver, wait_until
 
@@ -362,3 +364,19 @@ def test_a_master_that_does_not_work_is_refused_before_anything_starts(
         task.execute(context())
     assert said in str(refused.value)
     assert Control(store, "orders").read() is None
+
+
+def test_connections_are_templates(document):
+    operator = stream(document, connections={"MYSQL_DSN": "{{ params.place }}_mysql"})
+    operator.render_template_fields({"params": {"place": "berlin"}})
+
+    assert operator.pipeline_task().connections == {"MYSQL_DSN": "berlin_mysql"}
+
+
+@pytest.mark.parametrize(("settle", "least_s"), [("0.3", 0.25), ("0", 0.0)])
+def test_a_trigger_lives_as_long_as_the_scheduler_needs(monkeypatch, settle, least_s):
+    monkeypatch.setenv("AIRFLOW__DELTAFORGE__TRIGGER_SETTLE_SECONDS", settle)
+    began_s = time.monotonic()
+    asyncio.run(settled(began_s))
+
+    assert least_s <= time.monotonic() - began_s < least_s + 60

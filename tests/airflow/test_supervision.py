@@ -60,7 +60,7 @@ def test_outside_airflow_nobody_knows():
 @pytest.mark.parametrize("state", ["failed", "deleted"])
 def test_a_task_that_has_ended_stops_its_stream(supervised, store, backend, monkeypatch, state):
     airflow_says(monkeypatch, state)
-    monkeypatch.setattr(killed, "GRACE_S", 3600)
+    monkeypatch.setenv("AIRFLOW__DELTAFORGE__KILL_GRACE_SECONDS", "3600")
 
     supervised.stop_if_still_owner()
 
@@ -74,7 +74,7 @@ def test_a_task_that_goes_on_leaves_its_stream_to_the_next_attempt(
     """Cleared, or its trigger moved to another triggerer: slow, but on its way."""
     airflow_says(monkeypatch, state)
     monkeypatch.setattr(killed, "PATIENCE_S", 0.3)
-    monkeypatch.setattr(killed, "GRACE_S", 0)
+    monkeypatch.setenv("AIRFLOW__DELTAFORGE__KILL_GRACE_SECONDS", "0")
 
     supervised.stop_if_still_owner()
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.sources.mysql.catalog import fetch
 from airflow_provider_deltaforge.sources.mysql.connection import translated
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
@@ -34,6 +35,7 @@ def log_retention(
         commit_ms: when the last change before it was committed, ms since the epoch.
 
     Raises:
+        PositionLostError: our file is gone, and there are no GTIDs to look for in another.
         RetryableError, AccessError, FatalError: the server does not answer, or refuses.
     """
     import pymysql
@@ -46,6 +48,11 @@ def log_retention(
         raise translated(error, "asking what is kept of the log") from error
     names = [name for name, _ in files]
     if position.file not in names:
+        if position.file and position.gtids is None:
+            raise PositionLostError(
+                f"position lost: {position.file} is no longer on the server, and without GTIDs "
+                "nothing says where it is in another file"
+            )
         return None
     ours = names.index(position.file)
     sizes = [size for _, size in files]
@@ -61,4 +68,5 @@ def log_retention(
         behind_bytes=max(0, sum(sizes[ours:]) - position.pos),
         left_bytes=sum(sizes[:ours]),
         left_s=left_s,
+        keeps_s=expires_s or None,
     )

@@ -105,6 +105,8 @@ class LogRetention(Settings):
     """That may still be written before the server drops what we need."""
     left_s: float | None = None
     """Until the server may drop what we need, at the earliest."""
+    keeps_s: float | None = None
+    """For how long the server keeps its log by its settings; None: for ever, or until a size."""
 
 
 class ProcessMeasurements(Settings):
