@@ -19,6 +19,16 @@ def codes(column: pa.DictionaryArray) -> Codes:
     return np.asarray(indices).astype(np.intp)
 
 
+VARIED = object()
+
+
+def only_value(column: pa.DictionaryArray) -> Any:
+    """Return the value that every row has, None where all are null; ``VARIED`` if that is open."""
+    if column.null_count:
+        return None if column.null_count == len(column) else VARIED
+    return column.dictionary[0].as_py() if len(column.dictionary) == 1 else VARIED
+
+
 def combinations(
     columns: Sequence[pa.DictionaryArray | pa.BooleanArray],
 ) -> tuple[Codes, list[tuple[Any, ...]]]:
@@ -32,9 +42,31 @@ def combinations(
         column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
         for column in columns
     ]
+    # Most batches are of one table: what all rows share needs no numbers.
+    whole = [only_value(column) for column in dictionaries]
+    varied = [at for at, value in enumerate(whole) if value is VARIED]
+    if not varied:
+        count = len(dictionaries[0])
+        return np.zeros(count, np.intp), [tuple(whole)] if count else []
+    combined, found = _combinations([dictionaries[at] for at in varied])
+    if len(varied) == len(whole):
+        return combined, found
+    filled = []
+    for values in found:
+        for at, value in zip(varied, values, strict=True):
+            whole[at] = value
+        filled.append(tuple(whole))
+    return combined, filled
+
+
+def _combinations(
+    dictionaries: Sequence[pa.DictionaryArray],
+) -> tuple[Codes, list[tuple[Any, ...]]]:
     values = [[*column.dictionary.to_pylist(), None] for column in dictionaries]
     sizes = [len(own) for own in values]
-    mixed = np.ravel_multi_index([codes(column) for column in dictionaries], sizes)
+    mixed = codes(dictionaries[0])
+    if len(dictionaries) > 1:
+        mixed = np.ravel_multi_index([mixed, *map(codes, dictionaries[1:])], sizes)
     size = int(np.prod(sizes))
     # Counting beats sorting while the table of counts is not much larger than the batch.
     if size <= max(4096, 4 * len(mixed)):

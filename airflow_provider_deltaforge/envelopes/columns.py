@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.columns import row_text_kernel as kernel
 from airflow_provider_deltaforge.columns.binary_columns import column_of
 from airflow_provider_deltaforge.columns.json_strings import quoted
-from airflow_provider_deltaforge.columns.value_codes import combinations
+from airflow_provider_deltaforge.columns.value_codes import VARIED, combinations, only_value
 from airflow_provider_deltaforge.errors import FatalError
 
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -36,6 +36,8 @@ class RowTexts(NamedTuple):
 Piece: TypeAlias = "RowTexts | bytes"
 """A text for each row, or the same for all."""
 
+_END = RowTexts(())
+
 
 def join(pieces: Sequence[Piece], row_count: int) -> pa.BinaryArray:
     """Concatenate the pieces of every row.
@@ -45,7 +47,8 @@ def join(pieces: Sequence[Piece], row_count: int) -> pa.BinaryArray:
     """
     if not row_count:
         return pa.array([], pa.binary())
-    table, held = _table(pieces)
+    numbers, held = _numbers(pieces)
+    table = np.array(numbers, np.int64).reshape(-1, kernel.COLUMNS)
     size = int(kernel.size_of(table, row_count))
     if size > _BYTES_MAX:
         raise FatalError(
@@ -134,8 +137,8 @@ def per_combination(columns: Sequence[pa.DictionaryArray], text: Callable[..., b
         text: Gets one value of each column, ``None`` for null; of a column with few different
             values it may also get some that no row has.
     """
-    values = [_only_value(column) for column in columns]
-    varied = [at for at, value in enumerate(values) if value is _VARIED]
+    values = [only_value(column) for column in columns]
+    varied = [at for at, value in enumerate(values) if value is VARIED]
     if not varied:
         return text(*values)
     [first, *others] = varied
@@ -176,16 +179,6 @@ def precompile() -> None:
     join([b"", strings_of(pa.array(["x"]))], 1)
 
 
-_VARIED = object()
-
-
-def _only_value(column: pa.DictionaryArray) -> Any:
-    """Return the value that all rows have, or _VARIED."""
-    if column.null_count:
-        return None if column.null_count == len(column) else _VARIED
-    return column.dictionary[0].as_py() if len(column.dictionary) == 1 else _VARIED
-
-
 def _choice(texts: pa.BinaryArray, numbers: int, valid: int, first: int, held: Any) -> RowTexts:
     _, offsets, data = texts.buffers()
     of_null = len(texts) - 1
@@ -196,39 +189,29 @@ def _choice(texts: pa.BinaryArray, numbers: int, valid: int, first: int, held: A
 
 
 def _where(valid: int, column: pa.Array, pieces: Sequence[Piece]) -> list[Piece]:
-    merged = _merged(pieces)
-    head = RowTexts((kernel.WHERE, 0, 0, 0, valid, column.offset, len(merged)), (column,))
-    return [head, *merged]
+    numbers, held = _numbers(pieces)
+    left_out = len(numbers) // kernel.COLUMNS
+    head = (kernel.WHERE, 0, 0, 0, valid, column.offset, left_out)
+    return [RowTexts((*head, *numbers), (column, *held))]
 
 
-def _merged(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return pieces whose constants are joined where they follow each other."""
-    merged: list[Piece] = []
-    closed = 0
-    for piece in pieces:
-        last = merged[-1] if len(merged) > closed else None
-        if isinstance(piece, bytes) and isinstance(last, bytes):
-            merged[-1] = last + piece
-            continue
-        merged.append(piece)
-        if isinstance(piece, RowTexts) and piece.numbers[kernel.KIND] == kernel.WHERE:
-            closed = len(merged) + piece.numbers[kernel.SIZE]
-    return merged
-
-
-def _table(pieces: Sequence[Piece]) -> tuple[Any, list[Any]]:
-    """Return what the kernel reads, and whose memory that names."""
-    merged = _merged(pieces)
-    constants = pa.py_buffer(b"".join(piece for piece in merged if isinstance(piece, bytes)))
-    place = 0
-    lines: list[tuple[int, ...]] = []
-    for piece in merged:
+def _numbers(pieces: Sequence[Piece]) -> tuple[list[int], list[Any]]:
+    """Return what the kernel reads of pieces, and whose memory that names."""
+    numbers: list[int] = []
+    held: list[Any] = []
+    constant = b""
+    for piece in (*pieces, _END):
         if isinstance(piece, bytes):
-            lines.append((kernel.CONSTANT, constants.address, 0, 0, 0, place, len(piece)))
-            place += len(piece)
-        else:
-            lines.append(piece.numbers)
-    return np.array(lines, np.int64), [constants, *merged]
+            constant += piece
+            continue
+        if constant:
+            text = pa.py_buffer(constant)
+            numbers += (kernel.CONSTANT, text.address, 0, 0, 0, 0, len(constant))
+            held.append(text)
+            constant = b""
+        numbers += piece.numbers
+        held.append(piece)
+    return numbers, held
 
 
 def _valid(column: pa.Array, bits: pa.Buffer | None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.columns.value_codes import codes
+from airflow_provider_deltaforge.columns.value_codes import combinations
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.storage.records.stats import (
     LATENCY_BUCKETS_S,
@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.storage.records.stats import (
     ProcessorCounts,
 )
 
+_COUNTED = ("db", "schema", "table", "op")
 _BUCKETS_S = np.array(LATENCY_BUCKETS_S)
 
 
@@ -193,19 +194,12 @@ def _by_table(rows: pa.RecordBatch) -> tuple[Counter[tuple[str, str]], list[str]
     Returns:
         The counts, the tables, and which of these each row is of.
     """
-    columns = [rows.column(name) for name in ("db", "schema", "table", "op")]
-    code = np.zeros(rows.num_rows, dtype=np.int64)
-    for column in columns:
-        code = code * (len(column.dictionary) + 1) + codes(column)
+    combined, found = combinations([rows.column(name) for name in _COUNTED])
     counted: Counter[tuple[str, str]] = Counter()
     tables: dict[str, int] = {}
-    _, first, inverse, counts = np.unique(
-        code, return_index=True, return_inverse=True, return_counts=True
-    )
-    table_of_code = []
-    for row, count in zip(first.tolist(), counts.tolist(), strict=True):
-        db, schema, table, op = (column[row].as_py() for column in columns)
+    table_of = []
+    for (db, schema, table, op), count in zip(found, np.bincount(combined).tolist(), strict=True):
         name = qualified_name(schema or db, table)
         counted[name, op] += count
-        table_of_code.append(tables.setdefault(name, len(tables)))
-    return counted, list(tables), np.array(table_of_code, np.int64)[inverse.reshape(-1)]
+        table_of.append(tables.setdefault(name, len(tables)))
+    return counted, list(tables), np.array(table_of, np.int64)[combined]

@@ -133,10 +133,13 @@ def advanced(
     gtids: GtidSet | GtidPos | None, transactions: Any, origins: tuple[str, ...]
 ) -> GtidSet | GtidPos | None:
     """Return the set with finished transactions added."""
-    for origin in np.unique(transactions[:, TX_ORIGIN]).tolist():
+    origin_of = transactions[:, TX_ORIGIN]
+    first = int(origin_of[0])
+    is_only = bool((origin_of == first).all())  # As on most servers.
+    for origin in [first] if is_only else np.unique(origin_of).tolist():
         if origin < 0:
             continue
-        numbers = transactions[transactions[:, TX_ORIGIN] == origin, TX_NUMBER]
+        numbers = transactions[origin_of == origin, TX_NUMBER]
         if isinstance(gtids, GtidPos):
             continue
         if isinstance(gtids, GtidSet):
