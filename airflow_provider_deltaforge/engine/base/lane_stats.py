@@ -439,12 +439,11 @@ class LaneStats:
 
     def _count(self, taken: Mapping[str, SinkCounts]) -> None:
         for sink_id, counts in taken.items():
-            state = self.sinks.get(sink_id)
-            if state is None:
-                state = self.sinks[sink_id] = SinkStats()
-            state.counted.events += counts.events
-            state.counted.bytes += counts.nbytes
-            state.counted.batches += 1
+            known = self.sinks.get(sink_id)
+            counted = (known or self.sinks.setdefault(sink_id, SinkStats())).counted
+            counted.events += counts.events
+            counted.bytes += counts.nbytes
+            counted.batches += 1
 
     def _measure(self, commit_ms: np.ndarray, now_ms: float) -> None:
         measure(self.counted.latency, np.maximum(now_ms - commit_ms, 0) / 1000)
