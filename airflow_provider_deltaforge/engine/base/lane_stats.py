@@ -329,9 +329,8 @@ class LaneStats:
                 self.durable.update(self._unstored)
                 self._unstored.clear()
             for sink_id in sink_ids:
-                state = self.sinks.setdefault(sink_id, SinkStats())
-                state.counted.position = dict(position)
-                state.counted.checkpoint_ms = now_ms
+                counted = self.sinks.setdefault(sink_id, SinkStats()).counted
+                counted.position, counted.checkpoint_ms = dict(position), now_ms
 
     def blocked_by(self) -> tuple[str, LastError] | None:
         """Return what holds the pipeline up, named, or None."""
