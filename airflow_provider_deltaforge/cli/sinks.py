@@ -2,6 +2,7 @@
 
 import getpass
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -89,18 +90,17 @@ def _table(found: list[dict[str, Any]]) -> RenderableType:
             end = "until it goes on" if gap["end"] is None else f"to {json.dumps(gap['end'])}"
             text = f"lacks what comes behind {json.dumps(gap['start'])}, {end}: {gap['why']}"
             gaps.append(Text.assemble("\n", (sink["sink"], "bold"), f" {text}"))
-        if text := _rewind(sink):
+        for text in _rewinds(sink):
             gaps.append(Text.assemble("\n", (sink["sink"], "bold"), f" {text}"))
     return Group(table, *gaps)
 
 
-def _rewind(sink: dict[str, Any]) -> str:
-    """Return what a sink is, was or will be given again, in words."""
-    asked, last = sink["rewind_asked"], sink["rewind"]
-    shown = asked or last
-    if shown is None:
-        return ""
-    tables = f" of {', '.join(shown['tables'])}" if shown["tables"] else ""
-    why = f": {shown['reason']}" if shown.get("reason") else ""
-    state = "asked for" if asked else last["state"]
-    return f"rewind{tables} to {json.dumps(shown['to'])}, by {shown['by']}: {state}{why}"
+def _rewinds(sink: dict[str, Any]) -> Iterator[str]:
+    """Yield what a sink is, was or will be given again, and what was refused, in words."""
+    asked = sink["rewind_asked"]
+    for shown in (asked or sink["rewind"], sink["rewind_refused"]):
+        if shown is not None:
+            tables = f" of {', '.join(shown['tables'])}" if shown["tables"] else ""
+            why = f": {shown['reason']}" if shown.get("reason") else ""
+            state = "asked for" if shown is asked else shown["state"]
+            yield f"rewind{tables} to {json.dumps(shown['to'])}, by {shown['by']}: {state}{why}"

@@ -22,7 +22,7 @@ def entries(store: Store, name: str) -> list[dict[str, Any]]:
     """
     gaps = Gaps(store, name).all()
     progress = status(store, name).sinks
-    rewinds = Rewinds(store, name).all()
+    rewinds, refused = Rewinds(store, name).all(), Rewinds(store, name).refused()
     asked = {wish.sink: wish for wish in Gaps(store, name).wishes() if wish.wanted == "rewind"}
     return [
         {
@@ -30,6 +30,7 @@ def entries(store: Store, name: str) -> list[dict[str, Any]]:
             **state.model_dump(),
             "gaps": [gap.model_dump() for gap in gaps if gap.sink == sink],
             "rewind": rewinds[sink].model_dump() if sink in rewinds else None,
+            "rewind_refused": refused[sink].model_dump() if sink in refused else None,
             "rewind_asked": asked[sink].model_dump() if sink in asked else None,
         }
         for sink, state in progress.items()

@@ -9,11 +9,12 @@ import { Answered, Field, Grid, Muted, Refusal, Row, Section, Stack, Words } fro
 
 const EVERYTHING = "every sink";
 
-const progressOf = ({ lag_ms: lag, position: at, rewind, rewind_asked: asked }) => {
+const progressOf = ({ lag_ms: lag, position: at, rewind, rewind_asked: asked, rewind_refused: refused }) => {
   if (asked) return "It begins within seconds, or when the pipeline starts.";
-  if (rewind.state !== "running") return rewind.reason && h(Words, { text: rewind.reason });
+  const refusal = refused && h(Words, { text: `Refused for ${askerOf(refused.by)}: ${refused.reason}` });
+  if (rewind.state !== "running") return h(Fragment, null, rewind.reason && h(Words, { text: rewind.reason }), refusal);
   return h("div", { className: "df-bars" }, h("span", null, "at ", h(Code, null, position(at ?? rewind.to))),
-    lag > 0 && h(Muted, null, `${milliseconds(lag)} behind`));
+    lag > 0 && h(Muted, null, `${milliseconds(lag)} behind`), refusal);
 };
 
 const Requests = ({ sinks }) => {

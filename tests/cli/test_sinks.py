@@ -10,6 +10,7 @@ from airflow_provider_deltaforge.storage.records.control import Control, Progres
 from airflow_provider_deltaforge.storage.records.foreign_positions import ForeignPositions
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.record import now_ms
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 from airflow_provider_deltaforge.storage.records.stats import SinkProgress
 
 
@@ -92,3 +93,12 @@ def test_the_log_is_delivered_again_only_when_somebody_has_seen_what_that_does(s
     assert 'files rewind of script.rows to {"tx": 4}' in listed
     assert "asked for" in listed
     assert "has no sink 'cahce'" in str(rewind("--sink", "cahce").exception)
+
+
+def test_a_rewind_that_was_refused_while_another_runs_is_listed_with_its_reason(sinks, pipeline):
+    rewinds = Rewinds(pipeline, "orders")
+    pipeline.transact([rewinds.put(rewinds.begin("files", {"tx": 4}, {"tx": 9}, (), "ann"))])
+    pipeline.transact([rewinds.refuse("files", {"tx": 1}, "bob", "the log is gone")])
+    listed = " ".join(deltaforge("list", "orders").stdout.split())
+    assert 'files rewind to {"tx": 4}, by ann: running' in listed
+    assert 'files rewind to {"tx": 1}, by bob: refused: the log is gone' in listed

@@ -6,6 +6,8 @@ import orjson
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
+from airflow_provider_deltaforge.control.conditions import look, rewound
+from airflow_provider_deltaforge.control.sinks import entries
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
@@ -309,6 +311,30 @@ def test_a_newer_request_is_checked_too_while_the_sink_is_still_writing():
     assert list(dict.fromkeys(delivered(made, "side"))) == [
         (tx, row) for tx in range(101, 201) for row in range(2)
     ]
+
+
+def test_a_request_that_is_refused_while_another_rewind_runs_is_answered():
+    made = pipeline(source="purged_before: 20, ", transactions=200, optional=())
+    made.begin_at(main=200, side=200)
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "running")
+    made.log("side").hold()
+    rewind(made, "side", 50)
+    wait_until(lambda: last(made, "side") is not None)
+    request = Gaps(made.store, made.name).rewind("side", {"tx": 3}, (), "ann")
+    made.store.transact([request])
+    wait_until(lambda: not Gaps(made.store, made.name).wishes())
+    [shown] = [entry for entry in entries(made.store, made.name) if entry["sink"] == "side"]
+    found = look(made.store, made.name, rewound(["side"], "ann"))
+    assert (shown["rewind"]["state"], shown["rewind_refused"]["by"]) == ("running", "ann")
+    assert "the log begins at 20" in shown["rewind_refused"]["reason"]
+    assert (found.met, found.words[:18]) == (None, "sink side: refused")
+    made.log("side").let_go()
+    wait_until(lambda: is_done(made, "side"))
+    rewind(made, "side", 150)
+    wait_until(lambda: last(made, "side").to == {"tx": 150} and is_done(made, "side"))
+    end(made, running)
+    assert Rewinds(made.store, made.name).refused() == {}
 
 
 def test_a_request_that_comes_while_another_is_taken_is_kept():

@@ -202,12 +202,13 @@ def _sinks(status):
 
 
 def _add_rewinds(store, name, by):
-    """Write a rewind that runs, and one that is requested, of the sinks that it has."""
+    """Write a rewind that runs, one that was refused meanwhile, and one that is requested."""
     checkpoints = Checkpoints(store, name, f"{name}-db")
     rewinds, to = Rewinds(store, name), {"file": "binlog.000040", "pos": 4}
     begun = rewinds.begin("search", to, {"pos": 9}, ["shop.orders"], by)
     asked = Gaps(store, name).rewind("kafka", {"file": HOSTILE[1], "pos": 4}, (), by)
     store.transact([rewinds.put(begun), asked, checkpoints.put("files", {"tx": 90})])
+    store.transact([rewinds.refuse("search", to, by, f"no log {HOSTILE[0]}")])
 
 
 def _ago_ms(seconds):

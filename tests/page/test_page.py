@@ -182,7 +182,7 @@ def test_the_log_is_delivered_again_once_its_place_was_found(served, enter):
     page = enter("?pipeline=orders")
     rewinds = page.get_by_role("table", name="Rewinds")
     running = rewinds.locator("tbody tr").filter(has_text="search")
-    for text in ("running", "binlog.000040", "shop.orders", "8.4 s behind", "DAG refill"):
+    for text in ("running", "binlog.000040", "shop.orders", "8.4 s behind", "DAG refill", "no log"):
         running.get_by_text(text).first.wait_for()
     rewinds.locator("tbody tr").filter(has_text="requested").wait_for()
     page.get_by_role("button", name="To every sink…").click()

@@ -168,7 +168,7 @@ def _word(start: object) -> str:
 def _removed(checkpoints: Checkpoints, gaps: Gaps, rewinds: Rewinds, name: str) -> list[Write]:
     _log.warning("sink %s is not in the document any more; its position is forgotten", name)
     forgotten = Delete(names.CHECKPOINTS, checkpoints.key(name))
-    return [forgotten, *gaps.forget(name), rewinds.forget(name)]
+    return [forgotten, *gaps.forget(name), *rewinds.forget(name)]
 
 
 def _is_behind(source: Source, at: Position, start: Position, rewind: Rewind | None) -> bool:

@@ -84,8 +84,6 @@ def refuse_rewind(context: TaskContext, wish: SinkCommand, reason: str) -> list[
     )
     granted = Gaps(context.store, context.pipeline.name).granted(wish)
     rewinds = Rewinds(context.store, context.pipeline.name)
-    if wish.sink in rewinds.running():
-        return granted
     return [rewinds.refuse(wish.sink, wish.to or {}, wish.by, reason), *granted]
 
 

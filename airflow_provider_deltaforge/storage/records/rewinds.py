@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from airflow_provider_deltaforge.storage import names
-from airflow_provider_deltaforge.storage.contract import Delete, Put, Store
+from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 
 Position = Mapping[str, Any]
@@ -63,12 +63,20 @@ class Rewinds:
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
         self._prefix = f"{pipeline}/rewind/"
+        self._refused = f"{pipeline}/refused/"
 
     def all(self) -> dict[str, Rewind]:
         """Return the last rewind of each sink that had one."""
-        found = self._store.items(names.GAPS, self._prefix)
-        rewinds = [Rewind.from_stored(text, f"the rewind {key}") for key, text in found]
-        return {rewind.sink: rewind for rewind in rewinds}
+        return self._below(self._prefix)
+
+    def refused(self) -> dict[str, Rewind]:
+        """Return, by sink, requests that were refused while its last rewind ran, or since."""
+        last = self.all()
+        return {
+            name: refused
+            for name, refused in self._below(self._refused).items()
+            if name in last and last[name].begun_ms <= refused.begun_ms
+        }
 
     def running(self) -> dict[str, Rewind]:
         """Return the rewinds that are not over, by sink."""
@@ -90,19 +98,20 @@ class Rewinds:
         )
 
     def refuse(self, sink_id: str, to: Position, by: str, reason: str) -> Put:
-        """Return the write that stores why a rewind was refused."""
+        """Return the write that stores why a rewind was refused; one that is running stays."""
         now = now_ms()
-        return self.put(
-            Rewind(
-                sink=sink_id,
-                to=dict(to),
-                state="refused",
-                reason=reason,
-                by=by,
-                begun_ms=now,
-                ended_ms=now,
-            )
+        rewind = Rewind(
+            sink=sink_id,
+            to=dict(to),
+            state="refused",
+            reason=reason,
+            by=by,
+            begun_ms=now,
+            ended_ms=now,
         )
+        if sink_id not in self.running():
+            return self.put(rewind)
+        return Put(names.GAPS, f"{self._refused}{sink_id}", rewind.model_dump_json().encode())
 
     def end(self, rewind: Rewind, reason: str | None = None) -> Put:
         """Return the write that ends a rewind: done, or failed for a reason."""
@@ -114,9 +123,15 @@ class Rewinds:
         """Return the write that stores a rewind."""
         return Put(names.GAPS, self._key(rewind.sink), rewind.model_dump_json().encode())
 
-    def forget(self, sink_id: str) -> Delete:
-        """Return the write that forgets a sink's rewind."""
-        return Delete(names.GAPS, self._key(sink_id))
+    def forget(self, sink_id: str) -> list[Write]:
+        """Return the writes that forget a sink's rewinds."""
+        keys = (self._key(sink_id), f"{self._refused}{sink_id}")
+        return [Delete(names.GAPS, key) for key in keys]
+
+    def _below(self, prefix: str) -> dict[str, Rewind]:
+        found = self._store.items(names.GAPS, prefix)
+        rewinds = [Rewind.from_stored(text, f"the rewind {key}") for key, text in found]
+        return {rewind.sink: rewind for rewind in rewinds}
 
     def _key(self, sink_id: str) -> str:
         return f"{self._prefix}{sink_id}"
