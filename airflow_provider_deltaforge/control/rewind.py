@@ -147,7 +147,7 @@ def plan(
     if not behind:
         furthest = next(iter(positions.values()))
         raise SpecError(
-            f"--to: {dict(to)} does not lie before {dict(furthest)}, the position of the sink: "
+            f"to: {dict(to)} does not lie before {dict(furthest)}, the position of the sink: "
             "nothing behind it was delivered yet"
         )
     tables = tuple(selection.tables)
@@ -233,7 +233,7 @@ def time_in(text: str) -> int | None:
         parts = _PART.findall(ago[1])
         unknown = [unit for _, unit in parts if unit.lower() not in _SECONDS]
         if unknown:
-            raise SpecError(f"--to: {unknown[0]!r} is no unit of time; write s, m, h, d or w")
+            raise SpecError(f"to: {unknown[0]!r} is no unit of time; write s, m, h, d or w")
         seconds = sum(int(count) * _SECONDS[unit.lower()] for count, unit in parts)
         return _checked(text, time.time() - seconds)
     if not _TIME.fullmatch(text):
@@ -242,16 +242,16 @@ def time_in(text: str) -> int | None:
         at = _ISO_8601.validate_python(_HOURS_ONLY.sub(r"\1:00", text))
     except ValidationError as error:
         why = error.errors()[0]["msg"]
-        raise SpecError(f"--to: {text!r} is no time of ISO 8601: {why}") from error
+        raise SpecError(f"to: {text!r} is no time of ISO 8601: {why}") from error
     return _checked(text, (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp())
 
 
 def _checked(text: str, at_s: float) -> int:
     """Return a time in ms, if a log can have changes of it."""
     if at_s < 0:
-        raise SpecError(f"--to: {text!r} lies before 1970, where no log begins")
+        raise SpecError(f"to: {text!r} lies before 1970, where no log begins")
     if at_s > time.time() + _AHEAD_S:
-        raise SpecError(f"--to: {text!r} lies in the future")
+        raise SpecError(f"to: {text!r} lies in the future")
     return int(at_s * 1000)
 
 
@@ -262,7 +262,7 @@ def shown_time(at_ms: int) -> str:
 
 def _check_tables(store: Store, pipeline: Pipeline, tables: Sequence[str]) -> None:
     """Refuse patterns that match no table that is or was captured."""
-    check_patterns(list(tables), "--tables")
+    check_patterns(list(tables), "tables")
     source = pipeline.spec.source
     registry = Registry(store, source.id, pipeline.metadata.tenant)
     known = [version.schema for version in registry.all()]
@@ -272,7 +272,7 @@ def _check_tables(store: Store, pipeline: Pipeline, tables: Sequence[str]) -> No
         matcher = TableMatcher((pattern,))
         if not any(matcher.matches(table.schema or table.db, table.table) for table in known):
             names = ", ".join(sorted({table.full_name for table in known})) or "none"
-            raise SpecError(f"--tables: {pattern!r} matches no captured table (known: {names})")
+            raise SpecError(f"tables: {pattern!r} matches no captured table (known: {names})")
 
 
 def _is_behind(source: Source, at: Position, to: Position) -> bool:

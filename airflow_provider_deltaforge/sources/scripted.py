@@ -107,7 +107,7 @@ class ScriptedSource(Source):
     def place_at(self, text: str) -> Position:
         """Return the place behind the transaction of a number."""
         if not text.isdigit():
-            raise SpecError(f"--to: {text!r} is no number of a transaction, and no time")
+            raise SpecError(f"to: {text!r} is no number of a transaction, and no time")
         self.reach({"tx": int(text)})
         return {"tx": int(text)}
 

@@ -59,7 +59,7 @@ def rewind_refusal(context: TaskContext, checkpoints: Checkpoints, wish: SinkCom
     if stand is None:
         return f"sink {name} has no position yet"
     if wish.tables and name in Gaps(context.store, context.pipeline.name).open():
-        return f"sink {name} was given up and lacks changes of every table; leave out --tables"
+        return f"sink {name} was given up and lacks changes of every table; name no tables"
     try:
         if not source.covers(stand.position, to):
             return (

@@ -74,7 +74,7 @@ _KEY_BYTES_MAX = 16 << 10
 """Longer ones, which no database has, are counted and not kept: sinks hold what anybody wrote."""
 _NO_KEY = (
     "the table has no key, so its rows cannot be compared. Give it a PRIMARY KEY, or leave it out "
-    "with --tables"
+    "of the tables to verify"
 )
 
 _log = logging.getLogger(__name__)
@@ -272,7 +272,7 @@ class _Run:
                     raise RetryableError(
                         f"sink {sink_id} did not reach the log's end within "
                         f"{self._options.wait_s:g} s: see that the pipeline runs and this sink is "
-                        "not behind, then verify again; or wait longer with --wait"
+                        "not behind, then verify again; or give it longer to wait"
                     )
                 time.sleep(_POLL_S)
             rests_until_s = time.monotonic() + work.lag_s

@@ -112,7 +112,7 @@ class LogSearch:
             SpecError: it is none of these.
             PositionLostError: the log begins later.
         """
-        place = named_place(text, self._head.gtids, "--to")
+        place = named_place(text, self._head.gtids, "to")
         if isinstance(place, Transaction):
             return self._at_gtid(place, text)
         if isinstance(place, dict):
@@ -140,7 +140,7 @@ class LogSearch:
     def _check_stored(self, place: LogPosition, text: str) -> None:
         if place.gtids is None:
             if not place.file:
-                raise SpecError(f"--to: {text!r} names neither a file nor GTIDs")
+                raise SpecError(f"to: {text!r} names neither a file nor GTIDs")
             if place.server_uuid == self._info.uuid:
                 self._check_file(place.file)
 
@@ -171,7 +171,7 @@ class LogSearch:
 
         place = self._scan(file, is_it)
         if compare(place, self._head.as_json()) >= 0:
-            raise SpecError(f"--to: the server's log has no transaction {text}")
+            raise SpecError(f"to: the server's log has no transaction {text}")
         return place
 
     def _holds(self, begin: LogPosition, origin: str, number: int) -> bool:

@@ -44,7 +44,7 @@ def named_place(
     Args:
         text: ``FILE:OFFSET``, a GTID, or a position as `deltaforge status` shows it.
         gtids: of the server, which says of which kind a GTID may be.
-        option: of the command line, for the error.
+        option: the name of the option or field that holds it, for the error.
 
     Raises:
         SpecError: it is none of these.
@@ -63,6 +63,6 @@ def named_place(
         return Transaction(found[1].lower(), int(found[2]))
     raise SpecError(
         f"{option}: {text!r} is no place of this server's log; write "
-        f"{_TIME if option == '--to' else ''}FILE:OFFSET (binlog.000002:1234), a GTID of one "
+        f"{_TIME if option == 'to' else ''}FILE:OFFSET (binlog.000002:1234), a GTID of one "
         "transaction, or a position that `deltaforge status NAME --json` shows"
     )

@@ -128,7 +128,7 @@ def place_at(source: "PostgresSource", text: str) -> Position:
     with closing(source.connect()) as connection:
         head = read_head(connection)
         confirmed = _slot(source, connection).confirmed
-    place = _place(text, head, "--to")
+    place = _place(text, head, "to")
     if place.lsn < confirmed:
         raise PositionLostError(
             f"the slot holds the log behind {lsn_text(confirmed)}, and {lsn_text(place.lsn)} lies "

@@ -68,12 +68,12 @@ def place_at(source: TursoSource, text: str) -> Position:
             try:
                 place = FilePosition.from_json(json.loads(text))
             except (ValueError, TypeError, AttributeError) as error:
-                raise SpecError(f"--to: {text!r} is no position of a Turso file") from error
+                raise SpecError(f"to: {text!r} is no position of a Turso file") from error
             log.check_kept(place)
             return place.as_json()
         if not (text.isascii() and text.isdigit()):
             raise SpecError(
-                f"--to: {text!r} is no place of this file's log; write a time "
+                f"to: {text!r} is no place of this file's log; write a time "
                 "(2026-11-23T10:00:00Z or '2h ago'), the number of a change "
                 f"({source.cdc_table_name}.change_id), or a position that `deltaforge status NAME "
                 "--json` shows"

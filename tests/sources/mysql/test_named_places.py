@@ -32,5 +32,5 @@ def test_forms(text, gtids, place):
     [("yesterday", MYSQL), ("0-2-7", MYSQL), (f"{UUID}:7", MARIADB), ("0-2-7", None), ("{", MYSQL)],
 )
 def test_no_place(text, gtids):
-    with pytest.raises(SpecError, match=r"^--to: .* is no (place|position) of"):
-        named_place(text, gtids, "--to")
+    with pytest.raises(SpecError, match=r"^to: .* is no (place|position) of"):
+        named_place(text, gtids, "to")
