@@ -238,6 +238,12 @@ class Source(PluginSettings, PacksPositions):
     logs_schema_changes: ClassVar[bool] = False
     """Whether the log holds schema changes of captured tables, as events of op ``ddl``."""
 
+    connections_beside_copies: ClassVar[int] = 2
+    """The most connections at a time that none of those who read rows of a copy have: the log's,
+    and those that ask for something else."""
+    connections_of_a_reader: ClassVar[int] = 1
+    """The most connections at a time of one who reads rows of a copy."""
+
     id: str
     """Names the source in checkpoints and metrics, and seeds its event ids."""
     snapshot: SnapshotSettings = SnapshotSettings(mode="never")
@@ -277,6 +283,34 @@ class Source(PluginSettings, PacksPositions):
         It leaves nothing on the server.
         """
         return self.beside(f"behind-{reader}", once=True)
+
+    def within(self, connections: int) -> "Source":
+        """Return this source with so many readers of rows that it keeps within its connections.
+
+        Raises:
+            SpecError: that leaves none to read rows.
+        """
+        beside, each = self.connections_beside_copies, self.connections_of_a_reader
+        room = (connections - beside) // each
+        if room < 1:
+            raise SpecError(
+                f"{connections} are too few for a source of type {self.connector}: its stream may "
+                f"need {beside} at a time, and a copy {each} more; allow {beside + each} or more"
+            )
+        readers = min(room, self.snapshot.max_connections or room)
+        snapshot = self.snapshot.model_copy(update={"max_connections": readers})
+        return self.model_copy(update={"snapshot": snapshot})
+
+    def copied_from(self, replica: str) -> "Source":
+        """Return this source with its rows copied from a replica.
+
+        Args:
+            replica: ``HOST``, ``HOST:PORT``, or an address.
+
+        Raises:
+            SpecError: it cannot be, or the source names another one itself.
+        """
+        raise SpecError(f"a source of type {self.connector} reads rows at its own address only")
 
     @abstractmethod
     def open_snapshot(self) -> Snapshotter:

@@ -150,6 +150,24 @@ class Spec(Settings):
         return self
 
     @model_validator(mode="after")
+    def _obey_connection_policy(self) -> "Spec":
+        """Hand the policy on to the source, which is where everybody looks."""
+        policy = self.connection_policy
+        if policy is None:
+            return self
+        source, key = self.source, "preferred_replica"
+        try:
+            if policy.preferred_replica is not None:
+                source = source.copied_from(policy.preferred_replica.get_secret_value())
+            if policy.limits.max_dedicated_per_source is not None:
+                key = "limits.max_dedicated_per_source"
+                source = source.within(policy.limits.max_dedicated_per_source)
+        except (SpecError, ValueError) as error:
+            raise refusal(("connection_policy", *key.split(".")), str(error)) from error
+        self.__dict__["source"] = source  # The model is frozen, and not handed out yet.
+        return self
+
+    @model_validator(mode="after")
     def _check_producers(self) -> "Spec":
         known = [processor.id for processor in self.processors]
         for index, sink in enumerate(self.sinks):
@@ -299,7 +317,6 @@ def _unbuilt(spec: Any) -> list[str]:
         *_asks_of_processors(spec),
         *_asks_of_sinks(spec),
         *_asks_of_policies(spec),
-        *_asks_of_hints(spec),
     ]
     return [f"{key}: {what}" for key, what in dict.fromkeys(asks)]
 
@@ -337,8 +354,3 @@ def _asks_of_policies(spec: Any) -> Iterator[_Ask]:
         )
     if spec.delivery.parallelism > 1:
         yield "spec.delivery.parallelism", f"{spec.delivery.parallelism} lanes"
-
-
-def _asks_of_hints(spec: Any) -> Iterator[_Ask]:
-    if spec.connection_policy is not None:
-        yield "spec.connection_policy", "choosing how to connect"

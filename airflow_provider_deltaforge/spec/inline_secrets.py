@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.spec.variables import INLINE_PREFIX
 from airflow_provider_deltaforge.spec.yaml_text import Key, Parsed, Problem, parse, spell
 
 # Addresses hold more than a secret, and mostly none.
-_ADDRESSES = frozenset({"dsn", "uri", "url", "proxy"})
+_ADDRESSES = frozenset({"dsn", "uri", "url", "proxy", "preferred_replica"})
 # The second kind begins with an at sign; an empty one, as of a variable, is followed by a host.
 _LOGIN = re.compile(r"//[^@]*:[^@]+@|//[^/@?#:]*:@[^?#]*@", re.DOTALL)
 _TOKEN = re.compile(r"(?:^|,)\s*(?:(?:nats|tls)://)?[^@:/,\s]+@")

@@ -1,7 +1,7 @@
 """The blocks of the document beside source, processors and sinks: batching, commits, state."""
 
 import re
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, NonNegativeInt, PositiveInt, SecretStr, field_validator, model_validator
@@ -94,18 +94,32 @@ class ConnectionLimits(Settings):
     """How many connections to the source."""
 
     max_dedicated_per_source: PositiveInt | None = None
-    """Connections held by one source."""
+    """The most connections at a time that the stream and copies of tables have at the source. What
+    the stream may need is set aside; as many as are left read rows."""
 
 
 class ConnectionPolicy(Settings):
     """How to connect to the source."""
 
-    default_mode: str | None = None
-    """Shared or dedicated connections."""
-    preferred_replica: str | None = None
-    """Where to read from."""
+    default_mode: Literal["dedicated"] = "dedicated"
+    """Each pipeline has connections of its own. ``shared`` is refused: a driver is a process, and
+    a server sends its log to one reader."""
+    preferred_replica: SecretStr | None = None
+    """The replica that rows of tables are copied from: ``HOST`` or ``HOST:PORT``, with the rest as
+    at the source, or an address of its own. The log is followed at the source."""
     limits: ConnectionLimits = ConnectionLimits()
     """How many connections."""
+
+    @field_validator("default_mode", mode="before")
+    @classmethod
+    def _not_shared(cls, value: Any) -> Any:
+        if value == "shared":
+            raise ValueError(
+                "connections cannot be shared: the driver of each pipeline is a process of its "
+                "own, and a server sends its log to one reader; take the key out, and see "
+                "limits.max_dedicated_per_source for fewer connections"
+            )
+        return value
 
 
 class DeliverySettings(Settings):

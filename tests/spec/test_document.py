@@ -1,8 +1,11 @@
+import re
+
 import pytest
 
 from airflow_provider_deltaforge.encodings.contract import Bodies, EncoderRequest
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.plugins import ENCODINGS, ENVELOPES, PROCESSORS, SINKS, SOURCES
+from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import check, load
 from airflow_provider_deltaforge.spec.settings import PluginSettings
 from tests.spec.documents import document
@@ -172,6 +175,65 @@ class TestSharding:
         ]
 
 
+class TestConnectionPolicy:
+    MYSQL = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {name: a, tenant: t}
+spec:
+  source:
+    type: mysql
+    config: {id: m, dsn: "mysql://u:p@here:3307/shop", snapshot: {mode: initial%s}}
+  sinks: [{type: stdout, config: {id: out}}]
+  connection_policy: {default_mode: dedicated, %s}
+"""
+    REPLICA = "preferred_replica: read-replica-1"
+
+    def test_it_is_the_sources(self):
+        limits = "limits: {max_dedicated_per_source: 9}"
+        source = load(self.MYSQL % ("", f"{self.REPLICA}, {limits}"), {}).spec.source
+
+        assert source.snapshot.dsn.get_secret_value() == "read-replica-1"
+        assert source.snapshot.limits() == {"max_connections": 2}
+
+    def test_the_smaller_limit_holds(self):
+        written = self.MYSQL % (", max_connections: 1", "limits: {max_dedicated_per_source: 9}")
+        assert load(written, {}).spec.source.snapshot.max_connections == 1
+
+    @pytest.mark.parametrize(
+        ("snapshot", "policy", "key", "why"),
+        [
+            ("", "default_mode: shared", "default_mode", "connections cannot be shared"),
+            ("", "default_mode: pooled", "default_mode", "Input should be 'dedicated'"),
+            (
+                "",
+                "limits: {max_dedicated_per_source: 5}",
+                "limits.max_dedicated_per_source",
+                "5 are too few for a source of type mysql: .* allow 6 or more",
+            ),
+            (", dsn: other", REPLICA, "preferred_replica", "snapshot.dsn of the source names"),
+            ("", "preferred_replica: 'no host'", "preferred_replica", "cannot be read"),
+            ("", "preferred_replica: 'h:99999'", "preferred_replica", "cannot be read"),
+        ],
+    )
+    def test_what_cannot_be_is_refused_by_its_key(self, snapshot, policy, key, why):
+        written = (self.MYSQL % (snapshot, policy)).replace("{default_mode: dedicated, ", "{")
+        (line,) = messages(written)
+        assert re.search(rf"spec\.connection_policy\.{re.escape(key)}: .*{why}", line)
+
+    def test_a_turso_database_has_no_replica_to_copy_from(self):
+        source = 'source: {type: turso, config: {id: t, url: "http://h:1", tables: [a]}}'
+        written = re.sub(r"source:\n.*\n.*", source, self.MYSQL % ("", self.REPLICA))
+        (line,) = messages(written)
+        assert "spec.connection_policy.preferred_replica: no rows can be copied" in line
+
+    def test_the_login_of_a_replica_is_a_secret_and_its_name_is_none(self):
+        named = self.MYSQL % ("", self.REPLICA)
+        assert "preferred_replica: read-replica-1" in withhold(named, load(named, {})).text
+        login = self.MYSQL % ("", "preferred_replica: 'mysql://u:planted@h/'")
+        assert "planted" not in withhold(login, load(login, {})).text
+
+
 class TestUnbuilt:
     BUILT = document().replace("type: redis", "type: memory")
 
@@ -184,10 +246,6 @@ class TestUnbuilt:
                 "logged, counted and shown, not sent to sinks",
             ),
             (document(spec="delivery: {parallelism: 4}"), "spec.delivery.parallelism: 4 lanes"),
-            (
-                document(spec="connection_policy: {default_mode: shared}"),
-                "spec.connection_policy: choosing how to connect",
-            ),
             (
                 document().replace("type: scripted", "type: postgres")
                 + "    - {type: nats, config: {id: n, url: n, subject: s}}\n",

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
@@ -34,6 +35,7 @@ from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySql
 from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.sources.shared.packed_positions import PackedPositions
 from airflow_provider_deltaforge.sources.shared.preflight import checked
+from airflow_provider_deltaforge.sources.shared.replica_address import named_once, place_of
 from airflow_provider_deltaforge.sources.shared.snapshot_settings import SnapshotSettings
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
@@ -72,13 +74,13 @@ class MySqlSnapshotSettings(SnapshotSettings):
 
     dsn: SecretStr | None = None
     """Address of a replica to read rows from; the log is followed at ``dsn`` of the source. MySQL
-    with GTIDs. TLS is used as with the source, unless the address has options of its own: then as
-    these say alone."""
+    with GTIDs. ``HOST`` or ``HOST:PORT`` alone is the source's address at another place. TLS is
+    used as with the source, unless the address has options of its own: then as these say alone."""
 
     @field_validator("dsn")
     @classmethod
     def _readable(cls, value: SecretStr | None) -> SecretStr | None:
-        return None if value is None else _checked(value)
+        return None if value is None else _checked_replica(value)
 
 
 class MySqlSource(Source):
@@ -86,6 +88,11 @@ class MySqlSource(Source):
 
     connector = "mysql"
     logs_schema_changes = True
+    connections_beside_copies = 4
+    """The log; where schema changes are being applied, the log ahead of it and a question to the
+    catalog; a question of the lane's."""
+    connections_of_a_reader = 2
+    """It reads, and may lock its table or look into the log to know what its view contains."""
     tuning: ClassVar[MySqlTuning] = MYSQL_TUNING
     """How long it waits, and how often it tries; no document says so."""
 
@@ -260,6 +267,12 @@ class MySqlSource(Source):
             return primary
         return ReplicaSnapshotter(primary, self.connect, self._connect_replica, *tables, **more)
 
+    def copied_from(self, replica: str) -> "MySqlSource":
+        """Return this source with its rows copied from a replica."""
+        dsn = None if self.snapshot.dsn is None else self.snapshot.dsn.get_secret_value()
+        found = _checked_replica(SecretStr(named_once(_REPLICA_KEY, dsn, replica)))
+        return self.model_copy(update={"snapshot": self.snapshot.model_copy(update={"dsn": found})})
+
     def _connect_replica(self) -> Any:
         """Return a new connection to the server that rows are read from.
 
@@ -268,8 +281,12 @@ class MySqlSource(Source):
             AccessError: credentials or TLS were refused.
             RetryableError: the server is away.
         """
-        dsn = (self.snapshot.dsn or self.dsn).get_secret_value()
-        address = parse_dsn(dsn, key=_REPLICA_KEY, tls=self.address())
+        dsn, address = (self.snapshot.dsn or self.dsn).get_secret_value(), self.address()
+        place = place_of(dsn)
+        if place is None:
+            address = parse_dsn(dsn, key=_REPLICA_KEY, tls=address)
+        else:
+            address = replace(address, host=place[0], port=place[1] or address.port)
         try:
             return connections.connect(address, self.connect_timeout_s, self.read_timeout_s)
         except DeltaForgeError as error:
@@ -412,3 +429,8 @@ def _checked(value: SecretStr) -> SecretStr:
         except SpecError as error:
             raise ValueError(str(error).removeprefix("source.dsn: ")) from None
     return value
+
+
+def _checked_replica(value: SecretStr) -> SecretStr:
+    """Return an address that can be read, or a place at which the rest is as at the source."""
+    return value if place_of(value.get_secret_value()) is not None else _checked(value)

@@ -119,12 +119,15 @@ class PostgresDsn:
 
     Attributes:
         text: as written, in either form.
-        options: what the document says of timeouts, as libpq names it.
+        application: how the session is called on the server.
+        connect_timeout_s: how long connecting may take, in seconds.
+        place: another host, and its port if that is not the text's.
     """
 
     text: SecretStr
     application: str = "deltaforge"
     connect_timeout_s: float = 30
+    place: tuple[str, int | None] | None = None
 
     def parameters(self, *, replication: bool = False) -> dict[str, Any]:
         """Return the connection's parameters for libpq.
@@ -132,7 +135,7 @@ class PostgresDsn:
         Raises:
             SpecError: the text is no DSN; the message never quotes it.
         """
-        options = parse_dsn(self.text.get_secret_value())
+        options = self._parsed()
         options.setdefault("application_name", self.application)
         options.setdefault("connect_timeout", max(2, round(self.connect_timeout_s)))
         options.setdefault("gssencmode", "disable")
@@ -151,8 +154,16 @@ class PostgresDsn:
     @property
     def address(self) -> str:
         """Return where the server is, for errors."""
-        options = parse_dsn(self.text.get_secret_value())
+        options = self._parsed()
         return f"{options.get('host', 'localhost')}:{options.get('port', 5432)}"
+
+    def _parsed(self) -> dict[str, Any]:
+        options = parse_dsn(self.text.get_secret_value())
+        if self.place is not None:
+            host, port = self.place
+            options.pop("hostaddr", None)
+            options |= {"host": host} if port is None else {"host": host, "port": str(port)}
+        return options
 
 
 def parse_dsn(text: str) -> dict[str, Any]:

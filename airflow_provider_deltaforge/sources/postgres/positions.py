@@ -139,12 +139,17 @@ def visible_in(cut: Position, positions: WalTxPositions) -> Any:
     so a cut counts on its own timeline only.
 
     Args:
-        cut: with ``snapshot``, as ``pg_current_snapshot`` writes it: ``xmin:xmax:xip,…``.
+        cut: with ``snapshot``, as ``pg_current_snapshot`` writes it: ``xmin:xmax:xip,…``; of a
+            standby with ``replayed``, up to where it had replayed the log before the view.
         positions: whose ``xids`` are the last 32 bits of what the snapshot names.
     """
     base, text = positions.base, str(cut.get("snapshot") or "")
     same = WalPosition.from_json(cut)
     known = (same.system_id, same.timeline) == (base.system_id, base.timeline)
+    if known and "replayed" in cut:
+        ends = np.asarray(positions.ends, np.int64)
+        behind_it = ends <= parse_lsn(str(cut["replayed"]))
+        return (np.asarray(positions.xids, np.int64) > 0) & (ends > 0) & behind_it
     if not text or not known:
         return np.zeros(len(positions.xids), np.bool_)
     _, upper, active = text.split(":")
@@ -171,6 +176,8 @@ def common_cut(cuts: Sequence[Position]) -> Position | None:
     """Return what several views of one server contained; None where that is not known."""
     texts = [str(cut.get("snapshot") or "") for cut in cuts]
     servers = {(cut.get("system_id"), cut.get("timeline")) for cut in cuts}
+    if len(servers) == 1 and all("replayed" in cut for cut in cuts):
+        return min(cuts, key=lambda cut: parse_lsn(str(cut["replayed"])))
     if not all(texts) or len(servers) != 1:
         return None
     # Whoever has a number below a view's xmin had ended when it opened.

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
@@ -23,7 +24,8 @@ from airflow_provider_deltaforge.sources.postgres.slots import (
     check_kind,
     find_slot,
 )
-from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
+from airflow_provider_deltaforge.sources.postgres.snapshot.standby import check_standby
+from airflow_provider_deltaforge.sources.postgres.source import STANDBY_KEY, PostgresSource
 from airflow_provider_deltaforge.sources.postgres.table_findings import (
     Publication,
     column_findings,
@@ -47,7 +49,17 @@ _MAY_CREATE = "SELECT has_database_privilege(current_database(), 'CREATE')"
 
 def preflight(source: PostgresSource) -> Sequence[Finding]:
     """Check server settings, privileges, tables and retention; never raises for a finding."""
-    return checked(source.connect, lambda connection: _findings(source, connection), translated)
+    found = checked(source.connect, lambda connection: _findings(source, connection), translated)
+    return found if source.snapshot.dsn is None else [*found, *_standby_findings(source)]
+
+
+def _standby_findings(source: PostgresSource) -> Sequence[Finding]:
+    def check(standby: Any) -> Sequence[Finding]:
+        with closing(source.connect()) as primary:
+            check_standby(primary, standby)
+        return [Finding("snapshot_replica", "ok", f"{STANDBY_KEY}: rows can be read there")]
+
+    return checked(source.connect_standby, check, translated, "snapshot_replica")
 
 
 def _findings(source: PostgresSource, connection: Any) -> list[Finding]:

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints
 
+from airflow_provider_deltaforge.sources.shared.snapshot_settings import SnapshotSettings
 from airflow_provider_deltaforge.spec.settings import Settings
 
 Lsn = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$")]
@@ -46,3 +47,11 @@ class OutboxMessages(Settings):
 
     prefixes: tuple[str, ...] = Field(min_length=1)
     """Patterns of message prefixes, such as ``outbox`` or ``outbox_%``."""
+
+
+class PostgresSnapshotSettings(SnapshotSettings):
+    """The copy of rows that were there before the log is followed."""
+
+    dsn: SecretStr | None = None
+    """Address of a standby to read rows from; the log is followed at ``dsn`` of the source.
+    ``HOST`` or ``HOST:PORT`` alone is the source's address at another place."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, SecretStr, field_validator
 
+from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position, Positions
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
@@ -24,6 +26,7 @@ from airflow_provider_deltaforge.sources.postgres import connection as connectio
 from airflow_provider_deltaforge.sources.postgres import positions
 from airflow_provider_deltaforge.sources.postgres.settings import (
     OutboxMessages,
+    PostgresSnapshotSettings,
     PublicationName,
     PublicationSettings,
     SlotName,
@@ -33,6 +36,7 @@ from airflow_provider_deltaforge.sources.postgres.settings import (
 from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
 from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.sources.shared.packed_positions import PackedPositions
+from airflow_provider_deltaforge.sources.shared.replica_address import named_once, place_of
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention
 
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 DEFAULT_SCHEMA = "public"
+
+STANDBY_KEY = "snapshot.dsn"
 
 _INDEPENDENT = "airflow_provider_deltaforge.sources.postgres.independent_log"
 _PREFLIGHT = "airflow_provider_deltaforge.sources.postgres.preflight:preflight"
@@ -54,6 +60,10 @@ class PostgresSource(Source):
     tuning: ClassVar[PostgresTuning] = POSTGRES_TUNING
     """How often it looks, how long it waits, how much it holds; no document says so."""
 
+    connections_beside_copies = 5
+    """The log, two that ask the catalog what the log leaves out, one that looks for new tables, and
+    a question of the lane's."""
+
     dsn: SecretStr
     """``postgres://user:password@host:5432/db``, or ``key=value`` pairs; both take ``sslmode``,
     ``sslrootcert`` and the other parameters of libpq."""
@@ -64,6 +74,8 @@ class PostgresSource(Source):
     """Says on the server which tables are sent; created when it does not exist."""
     slot: SlotName | SlotSettings
     """Replication slot, created when it does not exist at the first start."""
+    snapshot: PostgresSnapshotSettings = PostgresSnapshotSettings(mode="never")
+    """The initial copy; none if the block is absent."""
     start_position: StartPosition = "earliest"
     """Where the first run starts: at the slot's position, at the end of the log, or at an LSN."""
     wal_messages: tuple[str, ...] = ("*",)
@@ -200,17 +212,41 @@ class PostgresSource(Source):
         from airflow_provider_deltaforge.sources.postgres.snapshot.snapshotter import (
             PostgresSnapshotter,
         )
+        from airflow_provider_deltaforge.sources.postgres.snapshot.standby import StandbySnapshotter
 
-        return PostgresSnapshotter(
-            self.connect,
-            self.beginning,
-            self.matcher,
-            self.id,
-            self.publication_settings.name,
-            self.slot_settings.name,
-            decimal_numbers=self.decimal == "number",
-            tuning=self.tuning,
-        )
+        names = (self.publication_settings.name, self.slot_settings.name)
+        tables = (self.beginning, self.matcher, self.id, *names)
+        more: dict[str, Any] = {
+            "decimal_numbers": self.decimal == "number",
+            "tuning": self.tuning,
+        }
+        primary = PostgresSnapshotter(self.connect, *tables, **more)
+        if self.snapshot.dsn is None:
+            return primary
+        return StandbySnapshotter(primary, self.connect, self.connect_standby, *tables, **more)
+
+    def copied_from(self, replica: str) -> "PostgresSource":
+        """Return this source with its rows copied from a standby."""
+        dsn = None if self.snapshot.dsn is None else self.snapshot.dsn.get_secret_value()
+        found = SecretStr(named_once(STANDBY_KEY, dsn, replica))
+        return self.model_copy(update={"snapshot": self.snapshot.model_copy(update={"dsn": found})})
+
+    def connect_standby(self) -> Any:
+        """Return a new connection to the server that rows are read from.
+
+        Raises:
+            SpecError: the address cannot be read.
+            AccessError: credentials or TLS were refused.
+            RetryableError: the server is away.
+        """
+        dsn = self._dsn()
+        text = self.snapshot.dsn or self.dsn
+        place = place_of(text.get_secret_value())
+        dsn = replace(dsn, text=text) if place is None else replace(dsn, place=place)
+        try:
+            return connections.connect(dsn)
+        except DeltaForgeError as error:
+            raise type(error)(f"{STANDBY_KEY}: {error}") from error
 
     def preflight(self) -> Sequence[Finding]:
         """Check settings, permissions and retention; never raises for a finding."""
@@ -243,8 +279,11 @@ class PostgresSource(Source):
         return contained[batch.rows.column("tx").to_numpy()]
 
     def knows_views(self, position: Position) -> bool:
-        """Return True: ``pg_current_snapshot`` says it."""
-        return True
+        """Return whether views are the server's own: ``pg_current_snapshot`` says what is in them.
+
+        Of a standby's view only a part is known.
+        """
+        return self.snapshot.dsn is None
 
     def is_behind(self, position: Position, cut: Position) -> bool:
         """Return whether everything that a view contained lies before a position of the log."""

@@ -18,6 +18,7 @@ class PostgresTuning:
             notice that a reader has gone.
         settle_s: how long a snapshot waits for transactions that may be committing.
         lock_wait_s: how long a chunk waits for a table that somebody alters.
+        replica_s: how long a reader of rows waits for a standby that is behind.
         sampled_blocks: the bounds of a table's chunks are counted out below so many pages, and
             drawn from a sample of its pages from there on.
         rate_probe_s: between the preflight's two looks at the log, which give its rate.
@@ -31,6 +32,7 @@ class PostgresTuning:
     in_use_s: float = 90.0
     settle_s: float = 60.0
     lock_wait_s: float = 60.0
+    replica_s: float = 60.0
     sampled_blocks: int = 2_000
     rate_probe_s: float = RATE_PROBE_S
     long_s: float = 300.0

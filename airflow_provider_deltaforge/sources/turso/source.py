@@ -108,6 +108,15 @@ class TursoSource(Source):
         copy._cleans = False  # noqa: SLF001 - our own class
         return copy
 
+    def copied_from(self, replica: str) -> Source:
+        """Refuse to: a replica of a server sends each transaction on to the server itself."""
+        del replica
+        raise SpecError(
+            "no rows can be copied from a replica: a file has none, and that of a libSQL server "
+            "sends every transaction on to the server, where the copy would be read all the same; "
+            "take the key out"
+        )
+
     def open_snapshot(self) -> Snapshotter:
         """Open the file for reading tables."""
         found: Snapshotter = load_object(f"{_MODES}:open_snapshot")(self)

@@ -120,8 +120,8 @@ def test_transactions_purged_before_they_were_read_are_named(
 
 def replicated(primary: Server, replica: Server, **settings: Any) -> MySqlSource:
     """Return a source whose rows are read from the replica."""
-    snapshot = {"mode": "initial", "dsn": replica.dsn(DATABASE)}
-    return source(primary, snapshot=snapshot, **settings)
+    named = source(primary, snapshot={"mode": "initial"}, **settings)
+    return named.copied_from(f"{replica.host}:{replica.port}")
 
 
 def test_rows_are_read_from_a_replica_once_it_has_applied_the_start(

@@ -1,12 +1,14 @@
 """A standby is promoted: what it has can be followed, and what it lacks is said."""
 
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
+from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.postgres.failover import branches
@@ -15,7 +17,7 @@ from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from tests.servers import postgres
 from tests.servers.process import Server
 from tests.sources.failover_run import FailoverRun
-from tests.sources.postgres.stream_reading import execute, fresh, source_of
+from tests.sources.postgres.stream_reading import execute, fresh, source_of, tuned
 from tests.waiting import wait_for
 
 DATABASE = "shop"
@@ -99,6 +101,75 @@ def lost(source: PostgresSource, position: Position) -> str:
     with pytest.raises(PositionLostError, match="Re-snapshot required") as refused:
         source.reach(position)
     return str(refused.value)
+
+
+# The first ones: later the standby is promoted.
+def test_rows_are_read_at_a_standby_once_it_has_replayed_the_start(
+    pair: tuple[Server, Server],
+) -> None:
+    primary, standby = pair
+    source = source_of(primary, DATABASE).copied_from(f"{standby.host}:{standby.port}")
+    execute(standby, "SELECT pg_wal_replay_pause()")
+    execute(primary, "INSERT INTO t VALUES (101)", database=DATABASE)
+    with closing(source.open_snapshot()) as snapshotter:
+        begun = snapshotter.begin()
+        resumed = threading.Timer(0.5, execute, (standby, "SELECT pg_wal_replay_resume()"))
+        resumed.start()
+        (chunk,) = snapshotter.plan(100)
+        resumed.join()
+        execute(primary, "INSERT INTO t VALUES (102)", database=DATABASE)
+        caught_up(primary, standby)
+        execute(standby, "SELECT pg_wal_replay_pause()")
+        execute(primary, "INSERT INTO t VALUES (103)", database=DATABASE)
+        (batch,) = list(snapshotter.read(chunk, "run"))
+        execute(standby, "SELECT pg_wal_replay_resume()")
+        snapshotter.guard(begun)
+    assert batch.rows.column("key").to_pylist() == [b'{"id":101}', b'{"id":102}']
+
+    # The log is the primary's, and what was replayed before the view opened is known to be in it.
+    found: dict[str, bool] = {}
+    with closing(source.open(begun)) as reader:
+        while len(found) < 3:
+            segment = reader.read(1)
+            if segment is not None:
+                changes = reader.decode(segment)
+                keys = [key.decode() for key in changes.rows.column("key").to_pylist()]
+                common = source.common_cut([batch.end, batch.end])
+                assert common is not None
+                visible = source.visible(common, changes).tolist()
+                found |= dict(zip(keys, visible, strict=True))
+    assert found == {'{"id":101}': True, '{"id":102}': True, '{"id":103}': False}
+    assert not source.knows_views(begun)
+    assert source.preflight()[-1].message == "snapshot.dsn: rows can be read there"
+    execute(primary, "DELETE FROM t", database=DATABASE)
+
+
+def test_what_is_no_standby_of_the_server_is_refused(pair: tuple[Server, Server]) -> None:
+    primary, standby = pair
+    for dsn, why in (
+        (primary.dsn(DATABASE), "it is no standby"),
+        (standby.dsn("postgres"), "data"),
+    ):
+        source = source_of(primary, DATABASE).copied_from(dsn)
+        with pytest.raises(FatalError, match=f"snapshot.dsn: .*{why}"):
+            list(source.open_snapshot().plan(100))
+        assert source.preflight()[-1].verdict == "fail"
+
+
+def test_a_standby_that_does_not_follow_is_named_with_what_it_lacks(
+    pair: tuple[Server, Server],
+) -> None:
+    primary, standby = pair
+    hasty = source_of(primary, DATABASE, kind=tuned(replica_s=0.3))
+    source = hasty.copied_from(standby.dsn(DATABASE))
+    execute(standby, "SELECT pg_wal_replay_pause()")
+    try:
+        execute(primary, "INSERT INTO t VALUES (104)", database=DATABASE)
+        with pytest.raises(RetryableError, match=r"snapshot\.dsn: the standby has replayed"):
+            list(source.open_snapshot().plan(100))
+    finally:
+        execute(standby, "SELECT pg_wal_replay_resume()")
+    execute(primary, "DELETE FROM t", database=DATABASE)
 
 
 def test_a_standby_that_is_behind_is_waited_for(behind: str) -> None:

@@ -106,7 +106,7 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         """Return when views that open from now on contain all that the log holds by now."""
         with self._doing("looking who is committing"):
             connection, _ = self._open()
-            settle(connection, self._tuning.settle_s)
+            self._settle(connection)
 
     def guard(self, position: Position) -> None:
         """Check that the log from ``position`` on is still there.
@@ -133,15 +133,21 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
     ) -> Mapping[TableName, CapturedTable]:
         connection, _ = self._open()
         # A stream that was ahead of this may have delivered what no view would show yet.
-        settle(connection, self._tuning.settle_s)
+        self._settle(connection)
         captured = {(t.schema, t.table): t for t in self._captured(connection)}
         chosen = self._chosen(captured, patterns)
         if where is not None:
             _check_where(connection, self._only(chosen), where)
         if not self._slot_is_new:
-            oids = [facts.oid for facts in chosen.values()]
-            settle_published(connection, self._publication, oids, self._tuning.settle_s)
+            self._settle(connection, [facts.oid for facts in chosen.values()])
         return chosen
+
+    def _settle(self, connection: Any, published: Sequence[int] | None = None) -> None:
+        """Wait until views contain what the log holds, or what some tables held unpublished."""
+        if published is None:
+            settle(connection, self._tuning.settle_s)
+        else:
+            settle_published(connection, self._publication, published, self._tuning.settle_s)
 
     def _chunks(
         self, table: CapturedTable, chunk_rows: int, where: str | None

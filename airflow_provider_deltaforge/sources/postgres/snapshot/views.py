@@ -8,8 +8,9 @@ who is in a transaction (every writer holds a lock on its own number until other
 waits until each of them has ended, or is seen doing something that nobody does while committing.
 ``settle_published`` does the same for rows written before their table was published.
 
-A view's own content is exactly what ``pg_current_snapshot`` says inside it; on a standby that
-leaves out who is writing.
+A view's own content is exactly what ``pg_current_snapshot`` says inside it. On a standby that
+leaves out who is writing; there, a view contains what was replayed before it opened, and perhaps a
+little more.
 """
 
 import time
@@ -144,15 +145,17 @@ def open_view(connection: Any, server: PostgresServer, table: tuple[str, str]) -
         server: what it talks to.
         table: schema and name.
     """
+    replayed = _replayed(connection) if server.standby else None
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     connection.execute(f"LOCK TABLE {quote(*table)} IN ACCESS SHARE MODE")
-    return _look(connection, server)
+    return _look(connection, server, replayed)
 
 
 def open_empty_view(connection: Any, server: PostgresServer) -> View:
     """Open a view of nothing: for a table that is gone."""
+    replayed = _replayed(connection) if server.standby else None
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-    return _look(connection, server)
+    return _look(connection, server, replayed)
 
 
 def close_view(connection: Any) -> None:
@@ -160,9 +163,14 @@ def close_view(connection: Any) -> None:
     connection.execute("ROLLBACK")
 
 
-def _look(connection: Any, server: PostgresServer) -> View:
+def _replayed(connection: Any) -> str:
+    """Return up to where a standby has replayed the log: what commits before is in later views."""
+    return str(connection.execute("SELECT pg_last_wal_replay_lsn()::text").fetchone()[0])
+
+
+def _look(connection: Any, server: PostgresServer, replayed: str | None) -> View:
     snapshot, lsn, ts_ms = connection.execute(_VIEW).fetchone()
-    known = {} if snapshot is None else {"snapshot": snapshot}
+    known = {"snapshot": snapshot} if replayed is None else {"replayed": replayed}
     cut = {**server.at(parse_lsn(lsn)).as_json(), **known}
     return View(cut, ts_ms)
 
