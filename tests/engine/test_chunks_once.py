@@ -39,6 +39,13 @@ def run_to_the_end(run, kills):
     run.deliver_all()
 
 
+def one_after_the_other(run):
+    """Copy no chunks side by side: while one is held, a kill would leave others stored or not."""
+    parallel = "intra_table_parallel: "
+    pipelines.apply(run.store, run.document.replace(f"{parallel}true", f"{parallel}false"))
+    run.want("running")
+
+
 def kinds(quick):
     """Return all sinks; those besides one take their turn in the long run."""
     others = (kind for kind in ("kafka", "redis", "nats") if kind != quick)
@@ -49,10 +56,7 @@ def kinds(quick):
 def test_wherever_a_copy_is_killed_each_row_comes_once(kind, request, tmp_path):
     dsn = request.getfixturevalue(f"{kind}_server").dsn()
     run = exact_run(kind, dsn, tmp_path, transactions=1200, rate=400, snapshot="initial")
-    # One chunk after the other, so that what a kill leaves is known.
-    parallel = "intra_table_parallel: "
-    pipelines.apply(run.store, run.document.replace(f"{parallel}true", f"{parallel}false"))
-    run.want("running")
+    one_after_the_other(run)
     run_to_the_end(run, KILLS)
     seen = run.seen()
     copies = Counter(event.key for event in seen if event.name is None)
@@ -102,6 +106,7 @@ LIVE_KILLS = (
 def test_wherever_a_copy_beside_the_stream_is_killed_each_row_comes_once(kind, request, tmp_path):
     dsn = request.getfixturevalue(f"{kind}_server").dsn()
     run = exact_run(kind, dsn, tmp_path, transactions=2400, rate=400)
+    one_after_the_other(run)
     start = run.begin()
     snapshots.request(run.store, NAME, CopySelection(), "copy", "a test")
     run_to_the_end(run, LIVE_KILLS)
