@@ -374,15 +374,12 @@ def _rewound(asked: _Condition) -> ConditionResult:
     # In this order: a request goes away with what begins the rewind.
     wishes = Gaps(asked.store, asked.pipeline).wishes()
     waiting = {wish.sink for wish in wishes if wish.wanted == "rewind" and wish.by == by}
-    records = Rewinds(asked.store, asked.pipeline)
-    rewinds, refused = records.all(), records.refused()
+    rewinds = Rewinds(asked.store, asked.pipeline).as_seen_by(by)
     present = asked.status()
     for sink in asked.condition["sinks"]:
         rewind = rewinds.get(sink)
         if sink in waiting:
             left.append(f"{sink} has not begun")
-        elif sink in refused and refused[sink].by == by:
-            return ConditionResult.never(f"sink {sink}: refused: {refused[sink].reason}")
         elif rewind is None or rewind.by != by:
             whose = "" if rewind is None else f"; its last rewind is of {rewind.by}: {rewind.state}"
             return ConditionResult.never(

@@ -78,6 +78,11 @@ class Rewinds:
             if name in last and last[name].begun_ms <= refused.begun_ms
         }
 
+    def as_seen_by(self, by: str) -> dict[str, Rewind]:
+        """Return the last rewind of each sink; what was refused to somebody instead of it."""
+        refused = self.refused().items()
+        return self.all() | {name: rewind for name, rewind in refused if rewind.by == by}
+
     def running(self) -> dict[str, Rewind]:
         """Return the rewinds that are not over, by sink."""
         return {name: rewind for name, rewind in self.all().items() if rewind.state == "running"}
