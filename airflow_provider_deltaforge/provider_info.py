@@ -41,6 +41,10 @@ def get_provider_info() -> dict[str, Any]:
                 "factory": f"{_ROOT}.assets.tables.create_asset",
             }
         ],
+        "notifications": [f"{_ROOT}.notifications.webhook.DeltaForgeNotifier"],
+        "task-decorators": [
+            {"name": "deltaforge", "class-name": f"{_ROOT}.decorators.stream.stream_task"}
+        ],
         "config": {"deltaforge": _config()},
     }
 
@@ -62,6 +66,14 @@ def _config() -> dict[str, Any]:
                 "type": "boolean",
                 "example": None,
                 "default": "True",
+            },
+            "failure_webhook_conn_id": {
+                "description": "A connection of type HTTP to which every failed attempt of a task "
+                "of this provider is posted.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "alerts",
+                "default": "",
             },
             "trigger_settle_seconds": _seconds(
                 "How long a trigger lives at least before it fires. Airflow 3.3 fails a task that "

@@ -5,8 +5,9 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeAlias
 
+import yaml
 from airflow.sdk import BaseHook
 
 from airflow_provider_deltaforge.control.attend import Attendance
@@ -23,13 +24,16 @@ from airflow_provider_deltaforge.storage.choice import store_of
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 
+Document: TypeAlias = str | Mapping[str, Any]
+"""The path of a YAML document; or the document itself, as text of several lines or a mapping."""
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineTask:
     """One pipeline as an Airflow task sees it; holds ids and paths, never a secret.
 
     Args:
-        document: path of the pipeline's YAML document.
+        document: path of the pipeline's YAML document, or the document itself.
         deltaforge_conn_id: connection of the state store.
         connections: environment variable of the document to Airflow connection id, for example
             ``{"MYSQL_DSN": "shop_mysql"}``; resolved when the task runs and handed to the driver
@@ -39,7 +43,7 @@ class PipelineTask:
         executor: the task's own Airflow executor; None: the installation's.
     """
 
-    document: str
+    document: Document
     deltaforge_conn_id: str = DeltaForgeHook.default_conn_name
     connections: Mapping[str, str] = field(default_factory=dict)
     spark_conn_id: str | None = None
@@ -52,7 +56,7 @@ class PipelineTask:
         Raises:
             SpecError: the file cannot be read.
         """
-        return read_document(self.document)
+        return document_text(self.document)
 
     def agreed_text(self) -> str:
         """Return the document, once it is sure that it names no other store than the connection.
@@ -135,7 +139,7 @@ class TriggerArguments:
         return asdict(self)
 
 
-def pipeline_name(pipeline: str | None, document: str | None) -> str:
+def pipeline_name(pipeline: str | None, document: Document | None) -> str:
     """Return the name of a pipeline that is named by itself or by its document.
 
     Raises:
@@ -145,8 +149,38 @@ def pipeline_name(pipeline: str | None, document: str | None) -> str:
         raise SpecError("give either `pipeline`, its name, or `document`, the path of its document")
     if pipeline is not None:
         return pipeline
-    text = read_document(str(document))
-    return load(text, expand=False, origin=str(document)).metadata.name
+    shown = document or ""
+    text = document_text(shown)
+    return load(text, expand=False, origin=document_label(shown)).metadata.name
+
+
+def document_text(document: Document) -> str:
+    """Return the text of a document, which is a path, several lines of YAML, or a mapping.
+
+    Raises:
+        SpecError: the file cannot be read, or the mapping holds what YAML cannot.
+    """
+    if isinstance(document, str):
+        return document if "\n" in document else read_document(document)
+    try:
+        return yaml.safe_dump(_plain(document), sort_keys=False, allow_unicode=True)
+    except yaml.YAMLError as error:
+        raise SpecError(f"the inline document holds what YAML cannot: {error}") from error
+
+
+def document_label(document: Document) -> str:
+    """Return how a document is called in errors and logs."""
+    is_path = isinstance(document, str) and "\n" not in document
+    return str(document) if is_path else "the inline document"
+
+
+def _plain(value: Any) -> Any:
+    """Return mappings and sequences of any kind as those that YAML knows."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
 
 
 def attendance(

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_deltaforge.control import conditions, pipelines
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import pipeline_name
+from airflow_provider_deltaforge.hooks.jobs import Document, document_label, pipeline_name
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.deferral import DeferringOperator
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
@@ -35,7 +35,7 @@ class DeltaForgeControlOperator(DeferringOperator):
     Args:
         action: ``pause``, ``resume``, ``stop`` or ``reset_checkpoint``.
         pipeline: name of the pipeline; or give
-        document: path of its YAML document.
+        document: its YAML document: a path, or the document itself.
         confirm: must repeat the pipeline's name to reset its checkpoints.
         wait: succeed only once it is so; otherwise as soon as it is asked for.
         timeout: how long to wait, for the state store too. A driver that has not ended by itself
@@ -54,7 +54,7 @@ class DeltaForgeControlOperator(DeferringOperator):
         *,
         action: str,
         pipeline: str | None = None,
-        document: str | None = None,
+        document: Document | None = None,
         confirm: str | None = None,
         wait: bool = True,
         timeout: timedelta = timedelta(minutes=2),
@@ -75,7 +75,7 @@ class DeltaForgeControlOperator(DeferringOperator):
         return self._act(context, self._deadline_ms())
 
     def _act(self, context: Mapping[str, Any], until_ms: int | None) -> Any:
-        named = self.pipeline or str(self.document)
+        named = self.pipeline or document_label(self.document or "")
         return self.retry_until_done(context, named, partial(self._begin, until_ms), until_ms)
 
     def _begin(self, until_ms: int | None, context: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 from airflow.sdk import Param, TaskGroup
 
+from airflow_provider_deltaforge.hooks.jobs import Document
 from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
@@ -22,7 +23,7 @@ _MODES = {
 
 
 def pipeline_task_group(
-    document: str,
+    document: Document,
     *,
     group_id: str = "pipeline",
     prefix_group_id: bool = True,
@@ -37,7 +38,7 @@ def pipeline_task_group(
     (`pipeline_params`), unless ``snapshot`` says otherwise.
 
     Args:
-        document: path of the pipeline's YAML document.
+        document: the pipeline's YAML document: its path, or itself, as text or as a mapping.
         group_id: name of the group.
         prefix_group_id: name the tasks ``<group_id>.preflight`` and so on; without it a DAG can
             hold one group only.

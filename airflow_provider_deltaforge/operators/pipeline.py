@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
@@ -14,7 +14,12 @@ from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import RestartBudget, RestartDecision
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import PipelineTask, TriggerArguments
+from airflow_provider_deltaforge.hooks.jobs import (
+    Document,
+    PipelineTask,
+    TriggerArguments,
+    document_label,
+)
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.deferral import DeferringOperator
 from airflow_provider_deltaforge.storage.contract import Store
@@ -25,7 +30,7 @@ class PipelineOperator(DeferringOperator):
     """Base of the operators; opens nothing until it executes.
 
     Args:
-        document: path of the pipeline's YAML document.
+        document: the pipeline's YAML document: its path, or itself, as text or as a mapping.
         deltaforge_conn_id: connection of the state store.
         connections: environment variable of the document to Airflow connection id.
         spark_conn_id: connection of the Apache Spark provider, for its master URL.
@@ -38,13 +43,14 @@ class PipelineOperator(DeferringOperator):
     template_fields: Sequence[str] = (
         *("document", "deltaforge_conn_id", "connections", "spark_conn_id", "master"),
     )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"document": "yaml"}
     ui_color = "#cfe8dc"
     operator_extra_links = (DeltaForgePipelineLink(),)
 
     def __init__(
         self,
         *,
-        document: str,
+        document: Document,
         deltaforge_conn_id: str = DeltaForgeHook.default_conn_name,
         connections: Mapping[str, str] | None = None,
         spark_conn_id: str | None = None,
@@ -60,6 +66,11 @@ class PipelineOperator(DeferringOperator):
         self.spark_conn_id = spark_conn_id
         self.master = master
         self.budget = RestartBudget(restarts_max, restart_window.total_seconds())
+
+    @property
+    def document_label(self) -> str:
+        """Return how the document is called in logs."""
+        return document_label(self.document)
 
     def pipeline_task(self) -> PipelineTask:
         """Return the arguments as one object."""

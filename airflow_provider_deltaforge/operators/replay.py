@@ -14,7 +14,12 @@ from airflow_provider_deltaforge.control import conditions, replays
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import owner_token, pipeline_name
+from airflow_provider_deltaforge.hooks.jobs import (
+    Document,
+    document_label,
+    owner_token,
+    pipeline_name,
+)
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.deferral import DeferringOperator
 from airflow_provider_deltaforge.storage.contract import Store
@@ -36,7 +41,7 @@ class DeltaForgeReplayOperator(DeferringOperator):
 
     Args:
         pipeline: name of the pipeline; or give
-        document: path of its YAML document.
+        document: its YAML document: a path, or the document itself.
         only: which entries are meant, as in ``{"sink": "cache", "table": "shop.orders"}``: by
             ``sink`` or ``processor`` that refused them, ``kind`` of error, ``table``, and ``first``
             and ``last`` sequence number. Empty texts are passed over.
@@ -58,7 +63,7 @@ class DeltaForgeReplayOperator(DeferringOperator):
         self,
         *,
         pipeline: str | None = None,
-        document: str | None = None,
+        document: Document | None = None,
         only: Mapping[str, Any] | None = None,
         overtaken: Overtaken = "skip",
         wait: bool = True,
@@ -100,7 +105,7 @@ class DeltaForgeReplayOperator(DeferringOperator):
             self._withdraw(*self._requested, "its task was ended")
 
     def _act(self, context: Mapping[str, Any], until_ms: int | None) -> Any:
-        named = self.pipeline or str(self.document)
+        named = self.pipeline or document_label(self.document or "")
         return self.retry_until_done(context, named, partial(self._begin, until_ms), until_ms)
 
     def _begin(self, until_ms: int | None, context: Mapping[str, Any]) -> Any:

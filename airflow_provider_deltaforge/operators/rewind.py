@@ -86,7 +86,7 @@ class DeltaForgeRewindOperator(PipelineOperator):
 
     def _act(self, context: Mapping[str, Any], until_ms: int | None) -> Any:
         return self.retry_until_done(
-            context, self.document, partial(self._begin, until_ms), until_ms
+            context, self.document_label, partial(self._begin, until_ms), until_ms
         )
 
     def _begin(self, until_ms: int | None, context: Mapping[str, Any]) -> Any:

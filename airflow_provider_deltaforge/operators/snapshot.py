@@ -270,7 +270,7 @@ class DeltaForgeSnapshotOperator(CopyOperator):
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Ask for the copy, start a job unless a driver is there, and wait."""
-        return self.retry_until_done(context, self.document, self._begin)
+        return self.retry_until_done(context, self.document_label, self._begin)
 
     def _begin(self, context: Mapping[str, Any]) -> Any:
         task = self.pipeline_task()
@@ -302,7 +302,7 @@ class DeltaForgeSnapshotOperator(CopyOperator):
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
         if event["event"] == STORE_BACK:
-            return self.retry_until_done(context, self.document, self._begin)
+            return self.retry_until_done(context, self.document_label, self._begin)
         copy = Copy.of(event)
         self._held = (context.get("ti"), copy)
         try:

@@ -60,7 +60,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Apply the document, adopt or start the driver, and watch it."""
-        return self.retry_until_done(context, self.document, self._begin)
+        return self.retry_until_done(context, self.document_label, self._begin)
 
     def _begin(self, context: Mapping[str, Any]) -> Any:
         task, owner = self.pipeline_task(), owner_token(context)
@@ -85,7 +85,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
     def execute_complete(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """Act on what the trigger saw; everything needed is in the event."""
         if event["event"] == STORE_BACK:
-            return self.retry_until_done(context, self.document, self._begin)
+            return self.retry_until_done(context, self.document_label, self._begin)
         refuse_gone(event)
         watch = TriggerArguments.of(event)
         self._held = (context.get("ti"), watch)

@@ -1,4 +1,4 @@
-"""What Airflow loads: the page, its DAG tab and the application that serves both.
+"""What Airflow loads: the page, its DAG tab, the application that serves both, and a listener.
 
 Every Airflow component imports this module, workers and DAG processors too. So it imports next to
 nothing; the application is built when the API server gets its first request.
@@ -9,6 +9,8 @@ from typing import Any
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
+
+from airflow_provider_deltaforge.plugins_airflow import listener
 
 PREFIX = "/deltaforge"
 # Relative, so that the browser resolves it below the path of `[api] base_url`.
@@ -64,3 +66,4 @@ class DeltaForgePlugin(AirflowPlugin):
         {"app": LazyApplication(_application), "url_prefix": PREFIX, "name": "DeltaForge"}
     ]
     react_apps = _react_apps()
+    listeners = [listener]  # noqa: RUF012

@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.control.conditions import Condition, ConditionR
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.table_names import split_names
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import PipelineTask, pipeline_name
+from airflow_provider_deltaforge.hooks.jobs import Document, PipelineTask, pipeline_name
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterFilter
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
@@ -28,7 +28,7 @@ class PipelineSensor(BaseSensorOperator):
 
     Args:
         pipeline: name of the pipeline; or give
-        document: path of its YAML document.
+        document: its YAML document: a path, or the document itself.
         deltaforge_conn_id: connection of the state store.
         deferrable: wait in the triggerer, without a worker slot.
         poke_interval: time between two looks at the state store.
@@ -43,7 +43,7 @@ class PipelineSensor(BaseSensorOperator):
         self,
         *,
         pipeline: str | None = None,
-        document: str | None = None,
+        document: Document | None = None,
         deltaforge_conn_id: str = DeltaForgeHook.default_conn_name,
         deferrable: bool = True,
         poke_interval: timedelta | float = 5.0,

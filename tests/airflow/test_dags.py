@@ -62,6 +62,8 @@ for room in ("hooks", "operators", "sensors", "triggers"):
     for entry in info[room]:
         for name in entry["python-modules"]:
             importlib.import_module(name)
+for name in (*info["notifications"], *(each["class-name"] for each in info["task-decorators"])):
+    importlib.import_module(name.rpartition(".")[0])
 importlib.import_module("airflow_provider_deltaforge.plugins_airflow.page")
 heavy = {"pyarrow", "numpy", "numba", "pandas", "pyspark", "duckdb"}
 drivers = {"pymysql", "confluent_kafka", "turso", "psycopg", "redis", "nats", "httpcore"}

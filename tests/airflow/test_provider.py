@@ -42,6 +42,15 @@ def test_every_module_of_a_room_that_users_import_from_is_named(room):
         importlib.import_module(name)
 
 
+def test_what_is_named_by_its_class_is_there():
+    named = [*INFO["notifications"], *(each["class-name"] for each in INFO["task-decorators"])]
+    named += [each[key] for each in INFO["asset-uris"] for key in ("handler", "factory")]
+
+    for name in named:
+        module, _, found = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), found))
+
+
 def test_every_link_is_named():
     present = {
         f"airflow_provider_deltaforge.links.{path.stem}.{node.name}"

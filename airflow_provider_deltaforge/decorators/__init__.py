@@ -1,0 +1,1 @@
+"""Decorators of Airflow's TaskFlow."""

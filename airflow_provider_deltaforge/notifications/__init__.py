@@ -1,0 +1,1 @@
+"""Notifiers: what Airflow calls when a task or a DAG ended."""
