@@ -1,19 +1,13 @@
-"""Lanes as a Structured Streaming source: a micro-batch is a window of work.
+"""Lanes as Spark tasks: one task carries events for a window of work and returns its outcome.
 
-One partition is one lane; its task carries events for the whole window and yields a single row,
-the outcome. Events never cross the JVM. Spark's own offsets only count windows: where the log is
-read from is decided by the checkpoints in the state store.
+Events never cross the JVM. Where the log is read from is decided by the checkpoints in the state
+store.
 """
 
-import json
 import socket
-import time
-from collections.abc import Iterator
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
-
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from airflow_provider_deltaforge.engine.base.log_shipper import (
     LogOrigin,
@@ -25,74 +19,47 @@ from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry import logs
 
-FORMAT = "deltaforge_lanes"
-SCHEMA = "outcome string"
-_AWAY_S = 0.2  # Spark asks for new offsets every 10 ms.
+_AWAY_S = 0.2
 
 
-def lane_source(job: DriverAssignment, window_s: float) -> type[DataSource]:
-    """Return a data source that runs one job.
+class WindowGate:
+    """Says when another window may begin. Used by the driver.
 
-    The job is part of the class, not an option: options are shown in query plans.
+    Args:
+        location: of the state store.
+        over: set when no further window is wanted.
     """
 
-    class LaneSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return FORMAT
+    def __init__(self, location: StoreLocation, over: threading.Event) -> None:
+        self._location = location
+        self._over = over
+        self._store: Store | None = None
 
-        def schema(self) -> str:
-            return SCHEMA
-
-        def streamReader(self, schema: Any) -> "LaneReader":  # noqa: N802 - Spark's name
-            stay_lean()
-            return LaneReader(job, window_s)
-
-    return LaneSource
-
-
-class LaneReader(DataSourceStreamReader):
-    """Plans windows. Spark pickles it, and makes one in several processes: it opens nothing."""
-
-    def __init__(self, job: DriverAssignment, window_s: float) -> None:
-        self._job = job
-        self._window_s = window_s
-        self._context: TaskContext | None = None
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the offset before the first window."""
-        return {"window": 0}
-
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802
-        """Return the next window, or none while the store is away: no lane could begin.
+    def passes(self) -> bool:
+        """Return whether a window begins now; wait while the store is away: no lane could begin.
 
         What is wanted of the pipeline does not count. Asked to stop between two windows, it needs
         a lane that says so; behind a lane that has ended for good the driver asks for none.
         """
-        try:
-            if self._context is None:
-                self._context = TaskContext.open(self._job, renew=False)
-            self._context.control.read()
-        except RetryableError:
-            time.sleep(_AWAY_S)
-            return start
-        return {"window": start["window"] + 1}
+        while not self._over.is_set():
+            try:
+                if self._store is None:
+                    self._store = self._location.open()
+                self._store.get("", "")
+            except RetryableError:
+                self._over.wait(_AWAY_S)
+            else:
+                return True
+        return False
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return one partition: one lane."""
-        return [InputPartition(end["window"])]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        """Run a lane for a window and yield its outcome."""
-        yield (json.dumps(run_lane(self._job, self._window_s).as_dict()),)
-
-    def commit(self, end: dict[str, int]) -> None:
-        """Nothing: checkpoints follow each delivered batch."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_context": None}
+    def close(self) -> None:
+        """Close the store, if it was opened."""
+        if self._store is not None:
+            self._store.close()
 
 
 def run_lane(job: DriverAssignment, window_s: float) -> Outcome:

@@ -1,6 +1,5 @@
 """The engine on Spark: lanes in a streaming query, snapshot chunks in batch jobs."""
 
-import json
 import logging
 import shutil
 import tempfile
@@ -14,7 +13,6 @@ from queue import SimpleQueue
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
@@ -30,7 +28,7 @@ from airflow_provider_deltaforge.engine.snapshot.chunk_copy import (
     copy_chunks,
     until_done,
 )
-from airflow_provider_deltaforge.engine.spark.lanes import FORMAT, lane_source, on_executor
+from airflow_provider_deltaforge.engine.spark.lanes import WindowGate, on_executor, run_lane
 from airflow_provider_deltaforge.engine.spark.session import jvm_may_die
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
@@ -38,8 +36,13 @@ from airflow_provider_deltaforge.telemetry import logs
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _POLL_S = 0.2
-_STOP_POLL_S = 0.05
 _CANCEL_S = 10.0
+_EVERY_BATCH = "rate-micro-batch"
+"""Spark's own source that has something new whenever it is asked: micro-batches are windows.
+
+A Python data source has partitions for tasks as well, but Spark starts four processes more for it,
+one behind the other.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -57,28 +60,31 @@ class SparkRunner:
 
     def _stream(self, job: DriverAssignment, window_s: float) -> Outcome:
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
-        started: SimpleQueue[StreamingQuery] = SimpleQueue()
+        over = threading.Event()
+        gate = WindowGate(job.location, over)
 
-        def keep(rows: DataFrame, _batch_id: int) -> None:
-            # Collected exactly once: evaluating the frame again would run the lane again.
-            for row in rows.collect():
-                outcome = Outcome(**json.loads(row.outcome))
-                outcomes.put(outcome)
-                if outcome.why != "window":
-                    _await_stop(started.get())
+        def window(_rows: DataFrame, _batch_id: int) -> None:
+            if not gate.passes():
+                return
+            outcome = self._run_lane(job, window_s)
+            outcomes.put(outcome)
+            if outcome.why != "window":
+                # Begin none behind the last: its lane would shut out the driver, which goes on by
+                # now. What a lane has stored of its end does not say enough: the store may have
+                # been away.
+                over.wait()
 
-        self._spark.dataSource.register(lane_source(job, window_s))
         # Spark's checkpoint directory is scratch, new for every run: the state store is the truth.
         scratch = tempfile.mkdtemp(prefix="deltaforge-query-")
         query = (
-            self._spark.readStream.format(FORMAT)
+            self._spark.readStream.format(_EVERY_BATCH)
+            .option("rowsPerBatch", 1)
             .load()
-            .writeStream.foreachBatch(keep)
+            .writeStream.foreachBatch(window)
             .option("checkpointLocation", scratch)
             .queryName(f"deltaforge-{job.driver}")
             .start()
         )
-        started.put(query)
         try:
             while True:
                 outcome = _next(outcomes)
@@ -89,8 +95,16 @@ class SparkRunner:
         except StreamingQueryException as error:
             raise RetryableError(f"a lane died: {_first_line(error)}") from None
         finally:
+            over.set()
             query.stop()
+            gate.close()
             shutil.rmtree(scratch, ignore_errors=True)
+
+    def _run_lane(self, job: DriverAssignment, window_s: float) -> Outcome:
+        """Run a lane as a task of the query's present micro-batch, which ends together with it."""
+        tasks = self._spark.sparkContext.parallelize([window_s], 1)
+        [outcome] = tasks.map(lambda seconds: run_lane(job, seconds)).collect()
+        return outcome
 
     def copy(self, job: DriverAssignment, run_id: str, plan: CopyPlan) -> Iterable[ChunkResult]:
         """Copy every worker's share in a Spark job of its own."""
@@ -172,15 +186,6 @@ def _cancel(spark_context: SparkContext) -> None:
             return
         time.sleep(_POLL_S)
     _log.warning("cancelled snapshot tasks have not ended; what they still write is refused")
-
-
-def _await_stop(query: StreamingQuery) -> None:
-    """Begin no window behind the last: its lane would shut out the driver, which goes on by now.
-
-    What a lane has stored of its end does not tell the query enough: the store may have been away.
-    """
-    while query.isActive:
-        time.sleep(_STOP_POLL_S)
 
 
 def _next(outcomes: "SimpleQueue[Outcome]") -> Outcome | None:

@@ -1,7 +1,6 @@
 """No lane begins behind one that has ended for good: it would shut its own driver out."""
 
 import pytest
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
@@ -15,43 +14,19 @@ pytestmark = pytest.mark.spark
 LAST = 3
 
 
-def lanes_that_say_nothing(place, last):
-    """Return a source of lanes whose last word never reaches the store; each leaves a file."""
+def lane_that_says_nothing(place, last):
+    """Return lanes whose last word never reaches the store; each leaves a file."""
 
-    class Reader(DataSourceStreamReader):
-        def initialOffset(self):  # noqa: N802
-            return {"window": 0}
+    def run_lane(job, window_s):
+        from pathlib import Path
 
-        def latestOffset(self, start, limit):  # noqa: N802
-            return {"window": start["window"] + 1}
+        from airflow_provider_deltaforge.engine.base.outcome import Outcome
 
-        def partitions(self, start, end):
-            return [InputPartition(end["window"])]
+        number = len([*Path(place).iterdir()]) + 1
+        Path(place, str(number)).touch()
+        return Outcome(last if number >= LAST else "window")
 
-        def read(self, partition):
-            import json
-            from pathlib import Path
-
-            Path(place, str(partition.value)).touch()
-            why = last if partition.value >= LAST else "window"
-            told = {"why": why, "error_class": None, "reason": None}
-            yield (json.dumps(told),)
-
-        def commit(self, end):
-            pass
-
-    class Lanes(DataSource):
-        @classmethod
-        def name(cls):
-            return runner.FORMAT
-
-        def schema(self):
-            return "outcome string"
-
-        def streamReader(self, schema):  # noqa: N802
-            return Reader()
-
-    return Lanes
+    return run_lane
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +37,7 @@ def spark():
 
 def end_of_stream(place, last):
     """Stream until a lane ends with ``last``, under a driver that looks late; return why it did."""
-    lanes = lanes_that_say_nothing(place, last)
-    runner.lane_source = lambda job, window_s: lanes  # This process is for nothing else.
+    runner.run_lane = lane_that_says_nothing(place, last)  # This process is for nothing else.
     store = StoreLocation.from_dsn("memory://windows")
     job = DriverAssignment("", store, "driver", 1, tuning=Tuning(query_s=2.0))
     spark = session("windows")

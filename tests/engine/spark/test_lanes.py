@@ -1,7 +1,9 @@
 """When the streaming query begins another window."""
 
 import os
+import queue
 import socket
+import threading
 
 import pytest
 
@@ -10,13 +12,11 @@ from airflow_provider_deltaforge.engine.base.task_context import DriverAssignmen
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.spark import runner
-from airflow_provider_deltaforge.engine.spark.lanes import LaneReader, run_lane
+from airflow_provider_deltaforge.engine.spark.lanes import WindowGate, run_lane
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.variables import INLINE_PREFIX
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from tests.engine.in_process import DRIVER, InProcess
-
-START = {"window": 0}
 
 
 @pytest.fixture
@@ -30,50 +30,68 @@ def _job(pipeline):
     return DriverAssignment(pipeline.document, pipeline.location, DRIVER, 1)
 
 
-def _begins(reader):
-    return reader.latestOffset(START, None) != START
+@pytest.fixture
+def gate(pipeline):
+    return WindowGate(pipeline.location, threading.Event())
 
 
 @pytest.mark.parametrize("asked", ["paused", "stopped"])
-def test_what_is_asked_for_between_two_windows_comes_with_one_more(pipeline, asked):
-    reader = LaneReader(_job(pipeline), 60)
-    assert _begins(reader)
+def test_what_is_asked_for_between_two_windows_comes_with_one_more(pipeline, gate, asked):
+    assert gate.passes()
     pipeline.want(asked)
-    assert _begins(reader)
+    assert gate.passes()
 
     assert run_lane(_job(pipeline), 60).why == asked
 
     assert pipeline.control.progress().status == asked
 
 
-def test_the_query_of_a_pipeline_that_went_over_to_another_ends_with_its_next_window(pipeline):
-    reader = LaneReader(_job(pipeline), 60)
+def test_the_query_of_a_pipeline_that_went_over_to_another_ends_with_its_next_window(
+    pipeline, gate
+):
     pipeline.control.update(lambda old: old.model_copy(update={"generation": 2}))
-    assert _begins(reader)
+    assert gate.passes()
     assert run_lane(_job(pipeline), 60).why in ("superseded", "fenced")
 
 
 @pytest.mark.parametrize("error", [RetryableError("away"), ValueError("a slip")])
-def test_a_lane_that_failed_says_so_and_another_query_begins_again(pipeline, monkeypatch, error):
+def test_a_lane_that_failed_says_so_and_another_query_begins_again(
+    pipeline, gate, monkeypatch, error
+):
     def fails(*_):
         raise error
 
     monkeypatch.setattr(Delivery, "begin", fails)
     assert run_lane(_job(pipeline), 60).why == "failed"
-    assert _begins(LaneReader(_job(pipeline), 60))
+    assert gate.passes()
 
 
-def test_a_store_that_is_away_ends_no_query(pipeline, monkeypatch):
-    reader = LaneReader(_job(pipeline), 60)
-    assert _begins(reader)
+def test_while_the_store_is_away_no_window_begins_and_no_query_ends(pipeline, gate, monkeypatch):
+    tried, passed = threading.Event(), queue.SimpleQueue()
 
     def away(*_):
+        tried.set()
         raise RetryableError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryStore, "slot", away)
-        assert not _begins(reader)
-    assert _begins(reader)
+        patch.setattr(MemoryStore, "get", away)
+        waiting = threading.Thread(target=lambda: passed.put(gate.passes()))
+        waiting.start()
+        assert tried.wait(10)
+        assert passed.empty()
+    assert passed.get(timeout=10)
+    waiting.join()
+
+
+def test_a_query_that_is_over_waits_for_no_store(pipeline, monkeypatch):
+    over = threading.Event()
+
+    def away(*_):
+        over.set()
+        raise RetryableError("the store is away")
+
+    monkeypatch.setattr(MemoryStore, "get", away)
+    assert not WindowGate(pipeline.location, over).passes()
 
 
 def test_a_lane_that_cannot_even_be_made_ends_with_its_class(pipeline, monkeypatch):
