@@ -103,8 +103,8 @@ class SparkRunner:
     def _run_lane(self, job: DriverAssignment, window_s: float) -> Outcome:
         """Run a lane as a task of the query's present micro-batch, which ends together with it."""
         tasks = self._spark.sparkContext.parallelize([window_s], 1)
-        [outcome] = tasks.map(lambda seconds: run_lane(job, seconds)).collect()
-        return outcome
+        outcomes: list[Outcome] = tasks.map(lambda seconds: run_lane(job, seconds)).collect()
+        return outcomes[0]
 
     def copy(self, job: DriverAssignment, run_id: str, plan: CopyPlan) -> Iterable[ChunkResult]:
         """Copy every worker's share in a Spark job of its own."""
