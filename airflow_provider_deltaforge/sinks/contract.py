@@ -317,11 +317,11 @@ class SinkFilter(Settings):
     """Which events a sink wants; every condition given must hold."""
 
     exclude_synthetic: bool = False
-    """Leave out events that a processor made."""
+    """Leave out events that a processor, or schema sensing, made."""
     synthetic_only: bool = False
     """Leave out events that came from the source."""
     producers: tuple[str, ...] = ()
-    """Only events made by these processors; empty takes every event."""
+    """Only events made by these processors, or by ``schema_sensing``; empty takes every event."""
 
     @model_validator(mode="after")
     def _check_meaning(self) -> "SinkFilter":

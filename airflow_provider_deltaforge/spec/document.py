@@ -34,7 +34,7 @@ from airflow_provider_deltaforge.spec.policies import (
     StorageSettings,
     Trigger,
 )
-from airflow_provider_deltaforge.spec.sensing import SchemaSensing
+from airflow_provider_deltaforge.spec.sensing import PRODUCER, SchemaSensing
 from airflow_provider_deltaforge.spec.settings import PluginSettings, Settings
 from airflow_provider_deltaforge.spec.template import ROOTS, Template, without_variables
 
@@ -170,6 +170,8 @@ class Spec(Settings):
     @model_validator(mode="after")
     def _check_producers(self) -> "Spec":
         known = [processor.id for processor in self.processors]
+        if self.schema_sensing.enabled and self.schema_sensing.output.emit_events:
+            known.append(PRODUCER)
         for index, sink in enumerate(self.sinks):
             for name in getattr(getattr(sink, "filter", None), "producers", ()):
                 if name not in known:
@@ -346,11 +348,5 @@ def _asks_of_sinks(spec: Any) -> Iterator[_Ask]:
 
 
 def _asks_of_policies(spec: Any) -> Iterator[_Ask]:
-    sensing = spec.schema_sensing
-    if sensing.enabled and sensing.output.emit_events:
-        yield (
-            "spec.schema_sensing.output.emit_events",
-            "true; changes of sensed schemas are logged, counted and shown, not sent to sinks",
-        )
     if spec.delivery.parallelism > 1:
         yield "spec.delivery.parallelism", f"{spec.delivery.parallelism} lanes"

@@ -35,8 +35,7 @@ touched. `${source.table}`, `${after.id}` and other fields of the event are fill
 sinks, processors and `sharding.key` only.
 
 What is marked *not in this release* is checked like everything else, and refused when the pipeline
-starts. So are, whatever the plug-in: `schema_sensing.output.emit_events` and a
-`delivery.parallelism` above 1.
+starts. So is, whatever the plug-in, a `delivery.parallelism` above 1.
 
 `spec.storage` names the state store of `deltaforge run` and `snapshot`; a `--store`,
 `DELTAFORGE_STORE` or Airflow connection that names another one is refused. `status`, `pause` and

@@ -10,6 +10,9 @@ from airflow_provider_deltaforge.spec.settings import Settings
 Share = Annotated[float, Field(ge=0, le=1)]
 """A part of the whole, 0 to 1."""
 
+PRODUCER = "schema_sensing"
+"""What events of sensed schemas name as their producer (``synthetic``)."""
+
 
 class SensingNames(Settings):
     """Names taken and left out; leaving out wins. ``*`` and ``%`` stand for any text."""
@@ -65,7 +68,7 @@ class Output(Settings):
     expose_api: bool = True
     """Show what was learned: over REST, and to commands and hooks."""
     emit_events: bool = False
-    """Send an event when a schema changes; refused: sinks receive changes of rows only."""
+    """Send every sink an event of op ``ddl`` when a sensed schema is new or changes."""
     export_json_schema: bool = True
     """Offer what was learned as JSON Schema."""
     emit_schemas: bool = False

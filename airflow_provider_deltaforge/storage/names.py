@@ -50,7 +50,8 @@ SCHEMAS = "schemas"
 """Log: the schemas of a source's tables, under ``TENANT/SOURCEID``."""
 
 SENSING = "sensing"
-"""Key-value map: what schema sensing has learned, under ``PIPELINE/TENANT/TABLE``."""
+"""Key-value map: what schema sensing has learned, under ``PIPELINE/TENANT/TABLE``; up to what sinks
+were sent events of it, under ``PIPELINE//TENANT/TABLE``."""
 
 SNAPSHOTS = "snapshots"
 """Key-value map: runs, plans and finished chunks."""

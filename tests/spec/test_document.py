@@ -240,11 +240,6 @@ class TestUnbuilt:
     @pytest.mark.parametrize(
         ("written", "line"),
         [
-            (
-                document(spec="schema_sensing: {enabled: true, output: {emit_events: true}}"),
-                "spec.schema_sensing.output.emit_events: true; changes of sensed schemas are "
-                "logged, counted and shown, not sent to sinks",
-            ),
             (document(spec="delivery: {parallelism: 4}"), "spec.delivery.parallelism: 4 lanes"),
             (
                 document().replace("type: scripted", "type: postgres")

@@ -310,12 +310,12 @@ class LaneStats:
                 batch.tables, batch.table_of, batch.commit_ms, batch.read_ms, now_ms
             )
 
-    def copied(self, table: str, rows: int, taken: Mapping[str, SinkCounts]) -> None:
-        """Count the rows of a snapshot chunk that every sink has taken."""
+    def copied(self, table: str, rows: int, taken: Mapping[str, SinkCounts], op: str = "r") -> None:
+        """Count the rows of a snapshot chunk, or other events, that every sink has taken."""
         with self._lock:
             self.counted.batches += 1
             self.counted.events += rows
-            self.by_table[table, "r"] += rows
+            self.by_table[table, op] += rows
             self.durable[table] += rows
             self._count(taken)
 

@@ -7,7 +7,7 @@ writes nothing more.
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.sensing.row_samples import RowSample
 from airflow_provider_deltaforge.sensing.sensor import SchemaSensor
-from airflow_provider_deltaforge.storage.records.sensing import SensedTables
+from airflow_provider_deltaforge.storage.records.sensing import SensedTable, SensedTables
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _TICK_S = 2.0
@@ -43,6 +43,9 @@ class LaneSensing:
         meta = context.pipeline.metadata
         self._records = SensedTables(context.store, context.pipeline.name, meta.tenant)
         self._sensor: SchemaSensor | None = None
+        self._emits = context.pipeline.spec.schema_sensing.output.emit_events
+        self._evolved: dict[str, SensedTable] = {}
+        self._evolved_lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="schema sensing", daemon=True)
         self._is_fenced = False
@@ -61,6 +64,7 @@ class LaneSensing:
             _log.error("schema sensing is off", extra={"reason": redacted(str(error))})
             return
         self._sensor = SchemaSensor(settings, meta.tenant, self._schemas, known)
+        self._note(known)
         self._measured.senses_by(self._sensor)
         self._thread.start()
 
@@ -78,6 +82,20 @@ class LaneSensing:
         """Take note of rows that were copied."""
         if self._sensor is not None:
             self._sensor.observe_samples(samples)
+
+    def evolved(self) -> Sequence[SensedTable]:
+        """Return schemas that are stored and came to be others since this was last asked.
+
+        With ``output.emit_events`` only; at first, all of them.
+        """
+        with self._evolved_lock:
+            found, self._evolved = [*self._evolved.values()], {}
+        return found
+
+    def _note(self, records: Iterable[SensedTable]) -> None:
+        if self._emits:
+            with self._evolved_lock:
+                self._evolved |= {record.name: record for record in records}
 
     def close(self) -> None:
         """Write what is not written, and end. Safe to call twice, and before ``open``."""
@@ -100,6 +118,7 @@ class LaneSensing:
                 writes = [self._records.put(record) for _, record in page]
                 self._context.store.transact(writes, self._context.fence)
                 sensor.wrote(token for token, _ in page)
+                self._note(record for _, record in page)
         except FencedError:
             self._is_fenced = True
         except RetryableError:

@@ -53,6 +53,7 @@ from airflow_provider_deltaforge.engine.snapshot.copy_window import (
 )
 from airflow_provider_deltaforge.engine.snapshot.live_copies import LiveCopies
 from airflow_provider_deltaforge.engine.snapshot.row_delivery import RowDelivery
+from airflow_provider_deltaforge.engine.snapshot.schema_events import SchemaEvents
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
     FencedError,
@@ -249,10 +250,12 @@ class Lane:
             self._store,
         )
         rows = RowDelivery(shared, self._heartbeat, self._dead_letters, delivery.takes_rows)
-        copies = LiveCopies(self._context, self._stats, self._heartbeat, log, delivery.takes_rows)
+        joins = (self._context, self._stats, self._heartbeat, log, delivery.takes_rows)
+        copies, schema_events = LiveCopies(*joins), SchemaEvents(*joins, self._sensing)
         try:
             delivery.begin(opened.start_positions)
             copies.start()
+            schema_events.start()
             while not self._heartbeat.ending.is_set():
                 self._step(pump, delivery, commits, reader, rows)
                 # Not while a batch is unanswered: what a network holds of it could arrive behind
@@ -271,6 +274,7 @@ class Lane:
             pump.close()
             opened.seam.close()
             copies.close()
+            schema_events.close()
             rows.close()
             delivery.close()
         if self._heartbeat.failure is not None:

@@ -9,11 +9,11 @@ view did not contain. The row then joins as that change has left it, or not at a
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,8 @@ from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
 from airflow_provider_deltaforge.sensing.row_samples import RowSample
 from airflow_provider_deltaforge.sources.contract import Source, TableChunk
+from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 _ROW_OPS = ("c", "u", "d")
 
@@ -62,6 +64,9 @@ class CopyWindow:
         chunk: what is copied.
         opened_at: what the log delivered before, the view must contain.
     """
+
+    op: ClassVar[str] = "r"
+    """Of the rows, for statistics."""
 
     def __init__(self, source: Source, run_id: str, chunk: TableChunk, opened_at: Position) -> None:
         self._source = source
@@ -146,6 +151,24 @@ class CopyWindow:
         keys, places = _last_changes(joined(self._changes))
         return keys.filter(pa.array(places >= 0))
 
+    def done(
+        self, records: Snapshots, marks: Mapping[str, str], rows: int, row_bytes: int
+    ) -> Sequence[Write]:
+        """Return what is stored once every sink holds the rows.
+
+        Args:
+            records: of copies.
+            marks: what the rows left in sinks, by sink.
+            rows: that were delivered.
+            row_bytes: of their images.
+        """
+        chunk, cut = self.chunk, self.cut or {}
+        return [
+            records.chunk_done(
+                self.run_id, chunk.id, chunk.full_name, rows, cut, marks, row_bytes=row_bytes
+            )
+        ]
+
     def _judge(self, batch: ChangeBatch, cut: Position) -> None:
         unseen = ~self._source.visible(cut, batch)
         is_row = np.asarray(pc.is_in(batch.rows["op"].cast(pa.utf8()), pa.array(_ROW_OPS)))
@@ -210,6 +233,11 @@ class WatchedLog(Gate[RenderedBatch | CopyWindow]):
         """Note that all rows of a window's chunk are here."""
         with self._lock:
             window.is_read = True
+
+    def add(self, window: CopyWindow) -> None:
+        """Have rows join that were not read from a table."""
+        with self._lock:
+            self._windows.append(window)
 
     def drop(self, window: CopyWindow) -> None:
         """End a window, whatever became of it."""

@@ -123,20 +123,11 @@ class RowDelivery:
             rows += source.num_rows
             row_bytes += source.column("after").nbytes
         reach(CrashPoint.CHUNK_WRITTEN)
-        chunk, cut = window.chunk, window.cut or {}
-        done = self._records.chunk_done(
-            window.run_id,
-            chunk.id,
-            chunk.full_name,
-            rows,
-            cut,
-            marks.leave(row_marks),
-            row_bytes=row_bytes,
-        )
-        if not self._store([done]):
+        done = window.done(self._records, marks.leave(row_marks), rows, row_bytes)
+        if not self._store(done):
             return False
         reach(CrashPoint.CHUNK_STORED)
-        self._stats.copied(chunk.full_name, rows, taken)
+        self._stats.copied(window.chunk.full_name, rows, taken, window.op)
         return True
 
     def _outcomes(

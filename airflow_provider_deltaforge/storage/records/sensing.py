@@ -167,3 +167,33 @@ class SensedTables:
         fields = table.model_dump(mode="json", exclude_defaults=True)
         text = json.dumps({"v": table.v, **fields}, separators=(",", ":"))
         return Put(names.SENSING, f"{self._prefix}{table.name}", text.encode())
+
+
+class SentSchema(Record):
+    """Up to which evolution of a sensed schema sinks were sent an event."""
+
+    v: Literal[1] = 1
+    sequence: int
+
+
+class SentSchemas:
+    """Which evolutions of sensed schemas the sinks of one pipeline were sent."""
+
+    def __init__(self, store: Store, pipeline: str, tenant: str) -> None:
+        self._store = store
+        self._prefix = f"{pipeline}//{tenant}/"
+
+    def all(self) -> dict[str, int]:
+        """Return the sequence of the last one that was sent, by the schema's name."""
+        found = self._store.items(names.SENSING, self._prefix)
+        return {
+            key.removeprefix(self._prefix): SentSchema.from_stored(
+                text, f"what was sent of {key}"
+            ).sequence
+            for key, text in found
+        }
+
+    def put(self, name: str, sequence: int) -> Put:
+        """Return the write that keeps the sequence of a schema."""
+        sent = SentSchema(sequence=sequence)
+        return Put(names.SENSING, f"{self._prefix}{name}", sent.model_dump_json().encode())
