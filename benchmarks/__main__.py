@@ -2,7 +2,8 @@
 
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
-a steady writer under default settings; ``copies`` copies a table beside it; ``snapshot`` copies one
+a steady writer under default settings; ``starts`` kills and starts it; ``copies`` copies a table
+beside it; ``snapshot`` copies one
 beside the database's own tools, ``snapshot_memory`` 20 million rows; ``transaction`` lets one
 transaction of millions of rows pass and watches memory; ``processors`` weighs each processor
 against rendering alone, without any server, and ``sensing`` schema sensing; ``idle`` shows how soon
@@ -36,6 +37,7 @@ from benchmarks import (
     sinks,
     snapshot,
     stages,
+    starts,
     transaction,
     verify,
     whole,
@@ -47,7 +49,7 @@ from tests.servers.process import Server
 _ALONE = {"processors": processors, "sensing": sensing}
 _EVENTS = {"transaction": 5_000_000}
 _OTHERS = ("render", "idle", "behind", "exactly_once", "snapshot", "snapshot_memory", "verify")
-_WHOLE = ("drain", "latency", "transaction", "copies")
+_WHOLE = ("drain", "latency", "starts", "transaction", "copies")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
     "mysql": (mysql.start, workload),
@@ -153,6 +155,8 @@ def _measured_one(
         if asked.what == "latency":
             told = whole.latency(pipeline, source, asked.rate, asked.seconds, master, servers)
             return {"settings": "defaults", "whole": told}
+        if asked.what == "starts":
+            return {"settings": "defaults", "whole": starts.measure(pipeline, source, master)}
         if asked.what == "copies":
             work.load(source, asked.events, "inserts")
             rate = min(asked.rate, 2_000)
@@ -184,7 +188,7 @@ def _show(result: dict[str, Any]) -> None:
     table.add_column("value", justify="right")
     for key, value in told.items():
         if key != "processes":
-            table.add_row(key, f"{value:,}")
+            table.add_row(key, str(value) if isinstance(value, list) else f"{value:,}")
     for name, process in told["processes"].items():
         words = ", ".join(f"{key} {value:,}" for key, value in process.items())
         table.add_row(name, words)
@@ -194,7 +198,7 @@ def _show(result: dict[str, Any]) -> None:
 
 
 def _name(asked: argparse.Namespace) -> str:
-    kind = "" if asked.what in ("transaction", "copies") else f"-{asked.kind}"
+    kind = "" if asked.what in ("starts", "transaction", "copies") else f"-{asked.kind}"
     ending = ("-archive" if asked.archive else "") + ("-local" if asked.local else "")
     return f"{asked.what}-{asked.source}{kind}{ending}.json"
 

@@ -98,15 +98,19 @@ class Pipeline:
         checkpoints = Checkpoints(self.store, self.name, self.source.id)
         self.store.transact([checkpoints.put("kafka", position)])
 
-    @contextmanager
-    def running(self, master: str | None) -> Iterator[int]:
-        """Run the driver; yields its process id."""
+    def start(self, master: str | None) -> "subprocess.Popen[bytes]":
+        """Start the driver."""
         job = LaunchSpec(self.name, 1, "stream_job.py", self.dsn, master or "")
         line = command(job) if master else [sys.executable, "-c", RUN_LOCAL, self.name]
         with self.log.open("wb") as log:
-            driver = subprocess.Popen(
+            return subprocess.Popen(
                 line, env=environment(job), stdout=log, stderr=log, start_new_session=True
             )
+
+    @contextmanager
+    def running(self, master: str | None) -> Iterator[int]:
+        """Run the driver; yields its process id."""
+        driver = self.start(master)
         try:
             yield driver.pid
         finally:
@@ -240,7 +244,7 @@ def _written_to(pipeline: Pipeline, server: Server, rate: int, master: str | Non
     with pipeline.running(master) as driver:
         wait_until(lambda: (told := pipeline.control.progress()) and told.status == "running")
         writing = (pipeline.work, server, rate, over)
-        writer = threading.Thread(target=_write_steadily, args=writing, daemon=True)
+        writer = threading.Thread(target=write_steadily, args=writing, daemon=True)
         writer.start()
         wait_until(lambda: pipeline.events() > rate)
         try:
@@ -251,7 +255,7 @@ def _written_to(pipeline: Pipeline, server: Server, rate: int, master: str | Non
             time.sleep(1)  # What was written last arrives.
 
 
-def _write_steadily(work: ModuleType, server: Server, rate: int, over: threading.Event) -> None:
+def write_steadily(work: ModuleType, server: Server, rate: int, over: threading.Event) -> None:
     """Commit transactions of 20 rows at ``rate`` rows per second."""
     rows = 20
     with work.writer(server) as connection:
