@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,13 +26,14 @@ from airflow_provider_deltaforge.engine.base.processor_stats import (
 from airflow_provider_deltaforge.engine.base.runner import UNLIMITED, ChunkResult, ReadRate
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
-from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers, note_marks
+from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
-from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
-from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
+from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
+from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
+from airflow_provider_deltaforge.engine.snapshot.chunk_sinks import ChunkSinks, exact_sinks
 from airflow_provider_deltaforge.engine.snapshot.repair import delete_batches, is_of_deletes
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch
@@ -184,9 +185,9 @@ class _Copier:
         self._registrar = Registrar(context, registry, lambda call: call())
         given_up = Gaps(context.store, context.pipeline.name).open()
         sinks = [sink.without_position() for sink in spec.sinks if sink.id not in given_up]
-        self._sink_ids = [sink.id for sink in sinks]
+        sink_ids = [sink.id for sink in sinks]
         described = [sink for sink in spec.sinks if sink.id not in given_up]
-        self._exact = {sink.id for sink in described if sink.holds_position and sink.takes_chunks}
+        exact = exact_sinks(described)
         self._rendering = RenderStage(
             context.pipeline,
             context.origin,
@@ -194,7 +195,7 @@ class _Copier:
             errors,
             self._watcher.ending.is_set,
             lookup(registry),
-            self._sink_ids,
+            sink_ids,
         )
         self._senses = spec.schema_sensing.enabled
         self._drift_watch = drift_watch_of(context.pipeline, lookup(registry))
@@ -212,8 +213,11 @@ class _Copier:
             self._watcher.ending,
             watcher.confirm,
         )
-        self._sinks = SinkGroup(
+        group = SinkGroup(
             sinks, context.pipeline.name, errors, self._watcher.ending, claims=SinkFences(context)
+        )
+        self._sinks = ChunkSinks(
+            group, sink_ids, exact, self._dead_letters, lambda: self._store([])
         )
         self._marks = RowMarkers(described, context.pipeline.name, errors, self._watcher.ending)
 
@@ -311,49 +315,30 @@ class _Copier:
         """
         batches = delete_batches(self._run_id, chunk) or self._snapshotter.read(chunk, self._run_id)
         first: list[ChangeBatch] = []
-        for batch in batches if self._exact else ():
+        for batch in batches if self._sinks.exact else ():
             first.append(batch)
-            rows = sum(each.rows.num_rows for each in first)
-            if rows > _WHOLE_ROWS or sum(each.nbytes for each in first) > _WHOLE_BYTES:
+            count = sum(each.rows.num_rows for each in first)
+            if count > _WHOLE_ROWS or sum(each.nbytes for each in first) > _WHOLE_BYTES:
                 break
         else:
             if first:
-                yield joined(first), True
+                rows = joined([batch.rows for batch in first])
+                yield replace(first[0], rows=rows, nbytes=rows.nbytes), True
                 return
         for batch in chain(first, batches):
             yield batch, False
 
     def _deliver(
         self, source: pa.RecordBatch, rendered: SinkMessages, attempt: "_Attempt"
-    ) -> dict[str, list[Rejection]] | None:
+    ) -> Mapping[str, list[Rejection]] | None:
         """Write a batch to every sink; return what each refused, or None when asked to end."""
-        messages, held = self._dead_letters.held_back(rendered, self._sink_ids)
-
-        def set_aside(name: str, refused: Sequence[Rejection]) -> None:
-            held[name] = [*held.get(name, ()), *refused]
-            self._dead_letters.take(rendered, source, {name: held[name]})
-            if not self._store([]):
-                raise RetryableError("asked to end before there was room for dead letters")
-
-        exact = self._exact if attempt.mark is not None else ()
-        for name in exact:
-            # A sink that holds the chunk is not given it again.
-            if held.get(name) or rendered.rejections[name] or rendered.processed.refused:
-                set_aside(name, ())
-        sink_batches = {
-            name: SinkBatch(each, chunk=attempt.mark if name in exact else None)
-            for name, each in messages.items()
-        }
-        rules = DeliveryRules(self._watcher.ending.is_set, set_aside=set_aside)
-        outcomes = self._sinks.deliver(sink_batches, rules)
-        if outcomes is None:
+        written = self._sinks.write(
+            source, rendered, attempt.mark, attempt.row_marks, self._watcher.ending.is_set
+        )
+        if written is None:
             return None
-        refused = {
-            name: [*held.get(name, ()), *outcome.durable()] for name, outcome in outcomes.items()
-        }
-        attempt.see([outcomes[name].chunk_text for name in exact])
-        note_marks(attempt.row_marks, messages, outcomes)
-        return refused
+        attempt.see(written.views)
+        return written.refused
 
     def _begin(self, chunk: TableChunk, batch: ChangeBatch, *, is_whole: bool) -> "_Attempt | None":
         """Keep what the first rows of a chunk show; None when asked to end.
@@ -361,7 +346,7 @@ class _Copier:
         Rows of an attempt that failed stay in the sinks. What happened to them after its view is
         in the log, and the seam must not leave it out.
         """
-        is_marked = is_whole and self._exact == {*self._sink_ids}
+        is_marked = is_whole and {*self._sinks.exact} == {*self._sinks.ids}
         begun = self._records.begun(self._run_id, chunk.id)
         if begun is None or (begun.is_marked and not is_marked):
             cut = batch.end if begun is None else begun.cut
@@ -389,19 +374,10 @@ class _Copier:
         self._dead_letters.log_counts()
         try:
             self._snapshotter.close()
-            self._sinks.close()
+            self._sinks.group.close()
             self._marks.close()
         finally:
             self._rendering.close()
-
-
-def joined(batches: Sequence[ChangeBatch]) -> ChangeBatch:
-    """Return batches of one view as one."""
-    if len(batches) == 1:
-        return batches[0]
-    table = pa.Table.from_batches([batch.rows for batch in batches]).unify_dictionaries()
-    [rows] = table.combine_chunks().to_batches()
-    return replace(batches[0], rows=rows, nbytes=rows.nbytes)
 
 
 def _asked(watcher: ControlWatcher) -> Outcome:

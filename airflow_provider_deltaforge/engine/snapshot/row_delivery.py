@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 
 import pyarrow as pa
@@ -13,11 +13,11 @@ from airflow_provider_deltaforge.engine.base.processor_stats import SinkCounts
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
-from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers, note_marks
+from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
-from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
-from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch
+from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
+from airflow_provider_deltaforge.engine.snapshot.chunk_sinks import ChunkSinks, exact_sinks
 from airflow_provider_deltaforge.engine.snapshot.copy_window import CopyWindow, RenderedRows
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
@@ -59,10 +59,8 @@ class RowDelivery:
         self._gaps = Gaps(context.store, context.pipeline.name)
         self._policy = RequiredSinks.of(context.pipeline.spec)
         self._given_up: frozenset[str] | None = None
-        self._sinks: SinkGroup | None = None
+        self._sinks: ChunkSinks | None = None
         self._marks: RowMarkers | None = None
-        self._sink_ids: list[str] = []
-        self._marked: frozenset[str] = frozenset()
 
     def deliver(self, window: CopyWindow) -> RenderedRows | None:
         """Deliver a chunk at its place in the log; return what every sink holds now, if it does.
@@ -85,7 +83,7 @@ class RowDelivery:
     def close(self) -> None:
         """Close every connection."""
         if self._sinks is not None and self._marks is not None:
-            self._sinks.close()
+            self._sinks.group.close()
             self._marks.close()
         self._sinks = self._marks = None
 
@@ -132,51 +130,27 @@ class RowDelivery:
 
     def _outcomes(
         self,
-        sinks: SinkGroup,
+        sinks: ChunkSinks,
         source: pa.RecordBatch,
         rendered: SinkMessages,
         mark: ChunkMark | None,
         row_marks: dict[str, list[str | None]],
-    ) -> dict[str, list[Rejection]] | None:
+    ) -> Mapping[str, list[Rejection]] | None:
         """Give every sink its rows; return what each refuses, None if one does not take them.
 
         Raises:
             DeltaForgeError: a sink cannot do it.
         """
         self._heartbeat.confirm()
-        # One that was resumed since lacks the chunks before, too.
-        names = [name for name in self._sink_ids if name in rendered.messages]
-        messages, held = self._dead_letters.held_back(rendered, names)
-        marked = self._marked.intersection(names) if mark is not None else frozenset()
-
-        def set_aside(name: str, refused: Sequence[Rejection]) -> None:
-            held[name] = [*held.get(name, ()), *refused]
-            self._dead_letters.take(rendered, source, {name: held[name]})
-            if not self._store([]):
-                raise RetryableError("asked to end before there was room for dead letters")
-
-        for name in marked:
-            # A sink that holds the chunk is not given it again.
-            if held.get(name) or rendered.rejections[name] or rendered.processed.refused:
-                set_aside(name, ())
-        sink_batches = {
-            name: SinkBatch(each, chunk=mark if name in marked else None)
-            for name, each in messages.items()
-        }
-        rules = DeliveryRules(
-            self._heartbeat.gives_up, enough=self._policy.holds, set_aside=set_aside
+        written = sinks.write(
+            source, rendered, mark, row_marks, self._heartbeat.gives_up, self._policy.holds
         )
-        results = sinks.deliver(sink_batches, rules)
-        if results is None:
+        if written is None:
             return None
-        note_marks(row_marks, messages, results)
-        refused = {
-            name: [*held.get(name, ()), *result.durable()] for name, result in results.items()
-        }
-        if refused.keys() < {*names}:
+        if written.refused.keys() < {*sinks.ids} & rendered.messages.keys():
             self._heartbeat.end("window")
             return None
-        return refused
+        return written.refused
 
     def _store(self, writes: Sequence[Write]) -> bool:
         """Store, with what is set aside, once there is room; False if the lane ends before that."""
@@ -187,7 +161,7 @@ class RowDelivery:
             self._shared.retry(self._dead_letters.stored)
         return True
 
-    def _opened(self) -> tuple[SinkGroup, RowMarkers]:
+    def _opened(self) -> tuple[ChunkSinks, RowMarkers]:
         """Return the connections to all sinks that were not given up."""
         given_up = frozenset(self._gaps.open())
         if self._sinks is None or self._marks is None or given_up != self._given_up:
@@ -196,9 +170,14 @@ class RowDelivery:
             sinks = [sink for sink in context.pipeline.spec.sinks if sink.id not in given_up]
             name, stats = context.pipeline.name, self._stats
             plain = [sink.without_position() for sink in sinks]
-            self._sinks = SinkGroup(plain, name, stats, ending, claims=SinkFences(context))
+            group = SinkGroup(plain, name, stats, ending, claims=SinkFences(context))
+            self._sinks = ChunkSinks(
+                group,
+                [sink.id for sink in sinks],
+                exact_sinks(sinks),
+                self._dead_letters,
+                lambda: self._store([]),
+            )
             self._marks = RowMarkers(sinks, name, stats, ending)
-            self._given_up, self._sink_ids = given_up, [sink.id for sink in sinks]
-            exact = (sink for sink in sinks if sink.holds_position)
-            self._marked = frozenset(sink.id for sink in exact if sink.takes_chunks)
+            self._given_up = given_up
         return self._sinks, self._marks
