@@ -13,6 +13,7 @@ import yaml
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
+from airflow_provider_deltaforge.engine.base.tuning import TUNING, Tuning
 from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -32,7 +33,8 @@ class RealRun:
         directory: where the sinks' files lie.
         port: where the source finds its server, when that is not the server itself.
         settings: more of the source.
-        more: further blocks beside source and sinks.
+        more: further blocks beside source and sinks, or in their place.
+        tuning: of the driver.
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class RealRun:
         settings: Mapping[str, Any] | None = None,
         location: StoreLocation | None = None,
         more: Mapping[str, Any] | None = None,
+        tuning: Tuning = TUNING,
     ) -> None:
+        self._tuning = tuning
         self.name = f"real{next(_unique)}"
         self.server, self.directory = server, directory
         self.is_postgres = "postgres" in server.name
@@ -97,7 +101,9 @@ class RealRun:
             )
         )
         self._outcomes: list[Outcome] = []
-        assignment = DriverArguments(self.name, self.location, record.generation)
+        assignment = DriverArguments(
+            self.name, self.location, record.generation, tuning=self._tuning
+        )
         self._thread = threading.Thread(
             target=lambda: self._outcomes.append(drive_stream(assignment, LocalRunner())),
             daemon=True,

@@ -1,6 +1,6 @@
 """Snapshot runs: plan, finished chunks, progress."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 
@@ -22,6 +22,8 @@ class Chunk:
     table: str
     low: list[int] | None
     high: list[int] | None
+    db: str = "shop"
+    schema: str | None = None
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -49,7 +51,7 @@ def _run(run_id="r1", chunk_count=3, **told) -> SnapshotRecord:
 
 
 def _chunks(count=3) -> list[Chunk]:
-    return [Chunk(f"c{n}", "shop.a", [n], [n + 1]) for n in range(count)]
+    return [Chunk(f"c{n}", "a", [n], [n + 1]) for n in range(count)]
 
 
 def test_without_a_run_there_is_nothing_to_show(snapshots):
@@ -101,6 +103,23 @@ def test_a_chunk_done_twice_counts_once(snapshots, store):
         store.transact([snapshots.chunk_done("r1", "c0", "shop.a", rows, {})])
     assert snapshots.progress()["rows"] == 7
     assert snapshots.progress()["chunks_done"] == 1
+
+
+def test_the_parts_of_a_chunk_stand_in_its_place_of_the_plan(snapshots, store):
+    chunks = _chunks()
+    store.transact(snapshots.begin(_run(), chunks))
+    before = [chunk["id"] for chunk in snapshots.plan("r1")]
+    parts = [replace(chunks[1], id=f"c1-{at}") for at in range(3)]
+    store.transact([snapshots.chunk_split("r1", "c1", parts)])
+    nested = [replace(chunks[1], id=f"c1-0-{at}") for at in range(2)]
+    store.transact([snapshots.chunk_split("r1", "c1-0", nested)])
+
+    planned = [chunk["id"] for chunk in snapshots.plan("r1")]
+    assert planned == [before[0], "c1-0-0", "c1-0-1", "c1-1", "c1-2", *before[2:]]
+    progress = snapshots.progress()
+    assert progress["chunks"] == progress["tables"]["shop.a"]["chunks"] + 1 == 6
+    store.transact(snapshots.begin(_run("r2"), chunks))
+    assert [chunk["id"] for chunk in snapshots.plan("r2")] == before
 
 
 def test_progress_counts_by_table(snapshots, store):

@@ -31,6 +31,8 @@ class Tuning:
         replay_round: so many it sends together; no two of one row, so that each waits for the one
             before.
         sink_commands_s: between two looks at what people want of sinks.
+        chunk_bytes: a chunk whose events have more bytes is split before it is written to sinks
+            that take chunks at once.
         query_s: between two looks whether Spark's streaming query has ended.
     """
 
@@ -55,6 +57,7 @@ class Tuning:
     replay_page: int = 50
     replay_round: int = 200
     sink_commands_s: float = 2.0
+    chunk_bytes: int = 16 << 20
     query_s: float = 0.2
 
 

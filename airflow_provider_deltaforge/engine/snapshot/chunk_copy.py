@@ -34,6 +34,7 @@ from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup,
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
 from airflow_provider_deltaforge.engine.snapshot.chunk_sinks import ChunkSinks, exact_sinks
+from airflow_provider_deltaforge.engine.snapshot.chunk_split import ChunkSplitter, LargeChunk
 from airflow_provider_deltaforge.engine.snapshot.repair import delete_batches, is_of_deletes
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch
@@ -54,8 +55,8 @@ _WORKERS_S = 30.0
 _FOREVER_S = 10.0**9
 _SAMPLED = 4  # Batches of a chunk from which rows are chosen for schema sensing.
 _ERROR_TTL_S = 60.0
-_WHOLE_BYTES, _WHOLE_ROWS = 16 << 20, 100_000
-"""Chunks up to this size are written at once to sinks that can take them so."""
+_WHOLE_ROWS = 100_000
+"""Chunks of up to so many rows are written at once to sinks that can take them so."""
 
 SINK = "sink "
 """Begins the names of sinks among what keeps tasks from going on."""
@@ -100,10 +101,10 @@ def copy_chunks(
         return
     try:
         for chunk in chunks:
-            copied = copier.counted(copier.attempt(chunk))
-            yield copied
-            if copied.outcome is not None:
-                return
+            for copied in copier.copy(chunk):
+                yield copied
+                if copied.outcome is not None:
+                    return
     finally:
         watcher.end("finished")
         copier.close()
@@ -219,23 +220,39 @@ class _Copier:
         self._sinks = ChunkSinks(
             group, sink_ids, exact, self._dead_letters, lambda: self._store([])
         )
+        self._whole_bytes = context.job.tuning.chunk_bytes
+        self._splitter = ChunkSplitter(context, run_id, self._snapshotter)
         self._marks = RowMarkers(described, context.pipeline.name, errors, self._watcher.ending)
 
-    def counted(self, copied: ChunkResult) -> ChunkResult:
-        """Return what became of a chunk, with what was counted since the last one."""
-        return replace(
-            copied,
-            processors=self._processor_stats.take(),
-            dead_letters=self._dead_letter_stats.take(),
-            measured=self._measured.take(),
-        )
+    def copy(self, chunk: TableChunk) -> Iterator[ChunkResult]:
+        """Copy a chunk; yield what became of it, or of each part that it was split into.
 
-    def attempt(self, chunk: TableChunk) -> ChunkResult:
+        Each with what was counted since the last one.
+        """
+        left = [chunk]
+        while left:
+            copied = self._attempt(left.pop(0))
+            if not isinstance(copied, ChunkResult):
+                left = [*copied, *left]
+                continue
+            yield replace(
+                copied,
+                processors=self._processor_stats.take(),
+                dead_letters=self._dead_letter_stats.take(),
+                measured=self._measured.take(),
+            )
+
+    def _attempt(self, chunk: TableChunk) -> ChunkResult | Sequence[TableChunk]:
+        """Copy a chunk once; return what became of it, or the parts to copy in its place."""
         table = chunk.full_name
         if self._watcher.ending.is_set():
             return ChunkResult(chunk.id, table, 0, _asked(self._watcher))
         try:
+            if (parts := self._splitter.parts_ahead(chunk)) is not None:
+                return parts
             copied = self._copy(chunk)
+        except LargeChunk as large:
+            return large.parts
         except Exception as error:  # noqa: BLE001 - across Spark, outcomes travel as rows
             outcome = _asked(self._watcher) if self._watcher.ending.is_set() else Outcome.of(error)
             return ChunkResult(chunk.id, table, 0, outcome)
@@ -318,7 +335,9 @@ class _Copier:
         for batch in batches if self._sinks.exact else ():
             first.append(batch)
             count = sum(each.rows.num_rows for each in first)
-            if count > _WHOLE_ROWS or sum(each.nbytes for each in first) > _WHOLE_BYTES:
+            share = max(count / _WHOLE_ROWS, sum(each.nbytes for each in first) / self._whole_bytes)
+            if share > 1 and len(first) > 1:
+                self._splitter.check(chunk, int(count / share), batches)
                 break
         else:
             if first:

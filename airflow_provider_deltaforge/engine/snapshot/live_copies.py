@@ -31,6 +31,7 @@ from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
+from airflow_provider_deltaforge.engine.snapshot.chunk_split import ChunkSplitter, copy_in_parts
 from airflow_provider_deltaforge.engine.snapshot.copy_window import (
     CopyWindow,
     RenderedRows,
@@ -51,7 +52,6 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 _LOOK_S, _READ_AGAIN_S, _POLL_S = 0.1, 0.02, 0.005
 _ATTEMPTS = 20
 _SETTLE_S = 60.0
-_PART_BYTES = 16 << 20
 _JOIN_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -122,6 +122,7 @@ class LiveCopies:
         self._context, self._stats, self._heartbeat = context, stats, heartbeat
         self._source = context.pipeline.spec.source
         self.log, self.is_ready = log, is_ready
+        self.chunk_bytes = context.job.tuning.chunk_bytes
         self._ending = threading.Event()
         self._withdrawn = threading.Event()
         self._is_busy = False
@@ -247,9 +248,9 @@ class LiveCopies:
 
             def copy(chunks: Sequence[TableChunk]) -> None:
                 with closing(self._source.open_snapshot()) as snapshotter:
-                    for chunk in chunks:
-                        joining = _ChunkJoin(self, plan.run.id, renderer, over)
-                        joining.copy(chunk, snapshotter, dealt.rate)
+                    splitter = ChunkSplitter(self._context, plan.run.id, snapshotter)
+                    joining = _ChunkJoin(self, plan.run.id, renderer, over, splitter)
+                    copy_in_parts(chunks, lambda c: joining.copy(c, snapshotter, dealt.rate))
 
             pool = ThreadPoolExecutor(min(dealt.workers, len(shares)), "copy")
             try:
@@ -280,19 +281,25 @@ class LiveCopies:
 
 
 class _ChunkJoin:
-    """Has one chunk join the log. Used by one thread that copies.
+    """Has chunks join the log, one after the other. Used by one thread that copies.
 
     Args:
         copies: of the lane.
         run_id: the snapshot run.
         renderer: of the run.
         over: set when another thread that copies has failed.
+        splitter: splits those that sinks cannot take at once.
     """
 
     def __init__(
-        self, copies: LiveCopies, run_id: str, renderer: "_Renderer", over: threading.Event
+        self,
+        copies: LiveCopies,
+        run_id: str,
+        renderer: "_Renderer",
+        over: threading.Event,
+        splitter: ChunkSplitter,
     ) -> None:
-        self._copies, self._run_id = copies, run_id
+        self._copies, self._run_id, self._splitter = copies, run_id, splitter
         self._renderer, self._over = renderer, over
 
     def copy(self, chunk: TableChunk, snapshotter: Snapshotter, rate: ReadRate) -> None:
@@ -300,6 +307,7 @@ class _ChunkJoin:
 
         Raises:
             CopyEnded: nobody waits for it any more.
+            LargeChunk: it is to be copied in parts.
             RetryableError: the source is away, or the table is changed all the time.
         """
         deadline, attempts = time.monotonic() + _SETTLE_S, 0
@@ -349,7 +357,11 @@ class _ChunkJoin:
                 self._rest(0)
         finally:
             batches.close()  # type: ignore[attr-defined]
-        return joined(parts)
+        rows = joined(parts)
+        if len(parts) > 1 and rows.nbytes > self._copies.chunk_bytes:
+            fits = rows.num_rows * self._copies.chunk_bytes // rows.nbytes
+            self._splitter.check(window.chunk, fits, batches)
+        return rows
 
     def _joins(self, window: CopyWindow, rows: pa.RecordBatch) -> bool:
         self._copies.log.read(window)
@@ -384,6 +396,7 @@ class _Renderer:
         pipeline, registry = context.pipeline, registry_of(context)
         self._lock = threading.Lock()
         self._stats, self._counted = stats, ProcessorStats()
+        self._part_bytes = context.job.tuning.chunk_bytes
         self._registrar = Registrar(context, registry, lambda call: call())
         given_up = Gaps(context.store, pipeline.name).open()  # Those are given nothing.
         self._rendering = RenderStage(
@@ -412,7 +425,7 @@ class _Renderer:
     def render(self, rows: pa.RecordBatch) -> RenderedRows:
         """Run processors and rendering, part by part where the rows are large."""
         parts, findings, samples = [], [], []
-        count = max(1, rows.num_rows * _PART_BYTES // max(rows.nbytes, 1))
+        count = max(1, rows.num_rows * self._part_bytes // max(rows.nbytes, 1))
         with self._lock:
             for first in range(0, rows.num_rows, count):
                 part = rows.slice(first, count)

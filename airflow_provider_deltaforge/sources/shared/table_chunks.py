@@ -8,8 +8,8 @@ no empty chunks, and comparing is the server's.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_deltaforge.errors import SchemaError
 from airflow_provider_deltaforge.events.table_names import qualified_name
@@ -17,6 +17,24 @@ from airflow_provider_deltaforge.sources.contract import TableChunk
 
 Border = Sequence[Any]
 """One value per key column, in a form that JSON can hold."""
+
+
+@runtime_checkable
+class SplitsChunks(Protocol):
+    """A snapshotter that can split a chunk."""
+
+    def is_splittable(self, chunk: TableChunk) -> bool:
+        """Return whether a chunk is a range of keys."""
+
+    def split(self, chunk: TableChunk, rows: int) -> Sequence[TableChunk]:
+        """Return chunks of about so many rows that together are a chunk, in key order.
+
+        One that cannot be split is returned alone.
+
+        Raises:
+            SchemaError: what the chunk was cut by changed since it was planned.
+            RetryableError: the server is away.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +93,28 @@ def sampled(border_after: Callable[[Border | None], Border | None]) -> Iterator[
     while border is not None:
         yield border
         border = border_after(border)
+
+
+def split_at(chunk: TableChunk, borders: Iterable[Border], rows: int) -> Sequence[TableChunk]:
+    """Return the parts of a chunk between borders.
+
+    Args:
+        chunk: what is split.
+        borders: in it, in key order.
+        rows: about how many rows a part has.
+    """
+    after, upto = chunk.bounds.get("after"), chunk.bounds.get("upto")
+    inner = [[*border] for border in borders]
+    inner = [border for border in inner if upto is None or border != [*upto]]
+    if not inner:
+        return [chunk]
+    rest = {name: value for name, value in chunk.bounds.items() if name not in ("after", "upto")}
+    parts = []
+    for at, (low, high) in enumerate(zip([after, *inner], [*inner, upto], strict=True)):
+        edges = {"after": low, "upto": high}
+        bounds = rest | {name: edge for name, edge in edges.items() if edge is not None}
+        parts.append(replace(chunk, id=f"{chunk.id}-{at}", bounds=bounds, rows_estimate=rows))
+    return parts
 
 
 def check_key(name: str, planned: Mapping[str, Any], now: Mapping[str, Sequence[str]]) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -24,6 +24,7 @@ from airflow_provider_deltaforge.sources.shared.change_rows import (
     repeated,
     version_column,
 )
+from airflow_provider_deltaforge.sources.shared.table_chunks import Border, split_at
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _log = logging.getLogger(__name__)
@@ -131,6 +132,13 @@ class TableSnapshotter(ABC, Generic[Table]):
         """Yield a table's chunks in key order, at least one."""
 
     @abstractmethod
+    def _borders(self, chunk: TableChunk, rows: int) -> Iterable[Border]:
+        """Return every ``rows``-th key of a chunk, in key order; none of one without a key.
+
+        The last one may be the end of the chunk.
+        """
+
+    @abstractmethod
     def _select(self, chunk: TableChunk, doing: str) -> SelectedRows:
         """Open a view and begin to read a chunk's rows; ``doing`` is what errors say."""
 
@@ -156,6 +164,16 @@ class TableSnapshotter(ABC, Generic[Table]):
                 if chunk is None:
                     break
                 yield chunk
+
+    def is_splittable(self, chunk: TableChunk) -> bool:
+        """Return whether a chunk is a range of keys."""
+        return bool(chunk.bounds.get("columns"))
+
+    def split(self, chunk: TableChunk, rows: int) -> Sequence[TableChunk]:
+        """Return the parts of a chunk; see ``SplitsChunks``."""
+        with self._doing(f"splitting a chunk of {chunk.full_name}"):
+            borders = self._borders(chunk, rows) if self.is_splittable(chunk) else ()
+            return split_at(chunk, borders, rows)
 
     def read(self, chunk: TableChunk, run: str) -> Iterator[ChangeBatch]:
         """Yield a chunk's rows as op ``r`` events; every batch's ``end`` is the chunk's cut.

@@ -102,6 +102,21 @@ class TursoSnapshotter(TableSnapshotter[TursoTable]):
             # Read in another process, where the file may offer another mode by then.
             yield replace(chunk, bounds={**chunk.bounds, "mode": self._opened.mode})
 
+    def _borders(self, chunk: TableChunk, rows: int) -> Iterator[Border]:
+        self._follow(str(chunk.bounds.get("mode") or self._opened.mode))
+        with self._database.view():
+            table = captured_tables(self._database, self._captured).get(chunk.table)
+            if table is None:
+                return
+            check_key(f"{DB}.{table.name}", chunk.bounds, {"key": table.schema.primary_key})
+            columns, begin = chunk.bounds["columns"], chunk.bounds.get("after")
+            found = sampled(
+                lambda after: _border(
+                    self._database, table, columns, after or begin, rows, chunk.bounds.get("upto")
+                )
+            )
+            yield from list(found)
+
     def _select(self, chunk: TableChunk, doing: str) -> SelectedRows:
         self._follow(str(chunk.bounds.get("mode") or self._opened.mode))
         self._database.check_access()
@@ -158,8 +173,9 @@ def _border(
     columns: Sequence[str],
     after: Border | None,
     chunk_rows: int,
+    upto: Border | None = None,
 ) -> Border | None:
-    condition, values = _range(columns, after, None)
+    condition, values = _range(columns, after, upto)
     names = ", ".join(quoted(name) for name in columns)
     rows = database.rows(
         f"SELECT {names} FROM {quoted(table.name)} WHERE {condition} ORDER BY {names} "

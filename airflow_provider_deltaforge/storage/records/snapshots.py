@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from airflow_provider_deltaforge.events.table_names import unquoted
+from airflow_provider_deltaforge.events.table_names import qualified_name, unquoted
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put, Store, Write
 from airflow_provider_deltaforge.storage.records.record import Record, now_ms
@@ -164,7 +164,7 @@ class Snapshots:
         kept = other.id if other is not None else None
         stale = [
             Delete(names.SNAPSHOTS, key)
-            for kind in ("plan", "begun", "done", "seam", "notes")
+            for kind in ("plan", "split", "begun", "done", "seam", "notes")
             for key, _ in self._store.items(names.SNAPSHOTS, f"{self._prefix}{kind}/")
             if key.removeprefix(f"{self._prefix}{kind}/").split("/", 1)[0] != kept
         ]
@@ -180,9 +180,34 @@ class Snapshots:
         return [*stale, *pages, self._put_run(run)]
 
     def plan(self, run_id: str) -> list[dict[str, Any]]:
-        """Return every chunk of a run, as plain data, in plan order."""
+        """Return every chunk of a run, as plain data, in plan order; of a split one its parts."""
         pages = self._store.items(names.SNAPSHOTS, f"{self._prefix}plan/{run_id}/")
-        return [chunk for _, page in pages for chunk in json.loads(page)]
+        left = [chunk for _, page in pages for chunk in json.loads(page)]
+        splits, found = self._splits(run_id), []
+        left.reverse()
+        while left:
+            chunk = left.pop()
+            if chunk["id"] in splits:
+                left += reversed(splits[chunk["id"]])
+            else:
+                found.append(chunk)
+        return found
+
+    def chunk_split(self, run_id: str, chunk_id: str, parts: Iterable[Any]) -> Put:
+        """Return the write that puts parts in the place of a chunk that was not begun.
+
+        Args:
+            run_id: of the run.
+            chunk_id: of the chunk.
+            parts: as the chunks of ``begin``, in key order.
+        """
+        text = json.dumps([asdict(part) for part in parts], separators=(",", ":"))
+        return Put(names.SNAPSHOTS, f"{self._prefix}split/{run_id}/{chunk_id}", text.encode())
+
+    def _splits(self, run_id: str) -> dict[str, list[dict[str, Any]]]:
+        prefix = f"{self._prefix}split/{run_id}/"
+        found = self._store.items(names.SNAPSHOTS, prefix)
+        return {key.removeprefix(prefix): json.loads(text) for key, text in found}
 
     def chunk_begun(
         self, run_id: str, chunk_id: str, cut: Mapping[str, Any], *, is_marked: bool = False
@@ -296,6 +321,11 @@ class Snapshots:
             name: {**counts, "chunks_done": 0, "chunks_inexact": 0, "rows": 0, "bytes": 0}
             for name, counts in run.tables.items()
         }
+        more = 0
+        for parts in self._splits(run.id).values():
+            name = qualified_name(parts[0]["schema"] or parts[0]["db"], parts[0]["table"])
+            tables[name]["chunks"] += len(parts) - 1
+            more += len(parts) - 1
         done = self.done(run.id)
         paces: dict[str, _Pace] = {name: _Pace() for name in tables}
         whole = _Pace()
@@ -319,7 +349,7 @@ class Snapshots:
             "started_at_ms": run.started_at_ms,
             "finished": run.finished_at_ms is not None,
             "cancelled": run.cancelled,
-            "chunks": run.chunk_count,
+            "chunks": run.chunk_count + more,
             "chunks_done": len(done),
             "rows": sum(chunk.rows for chunk in done.values()),
             "bytes": sum(chunk.row_bytes for chunk in done.values()),

@@ -3,6 +3,7 @@
 import random
 import re
 import uuid
+from contextlib import closing
 
 import pytest
 
@@ -12,7 +13,8 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.table_chunks import plan
 from airflow_provider_deltaforge.sources.mysql.tuning import MySqlTuning
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from tests.servers import sql
-from tests.sources.mysql.reading import fresh_database
+from tests.sources.mysql.reading import fresh_database, source_of
+from tests.sources.splitting import split
 
 ROWS = 6000
 CHUNK_ROWS = 100
@@ -89,6 +91,17 @@ def test_chunks_are_of_one_size_and_hold_every_row_once(server, connection, name
     assert sizes[3] >= 0.6 * CHUNK_ROWS
     # A few chunks are counted, for scale, and those where guesses lead nowhere.
     assert read < ROWS / 2 or name in ("words", "tenants", "ties")
+
+
+@pytest.mark.parametrize("name", ["words", "tenants"])
+def test_a_chunk_is_split_into_parts_of_one_size(server, name):
+    source = source_of(server, "sampled", f"t_{name}", user="root", ssl_mode="disabled")
+    with closing(source.open_snapshot()) as snapshotter:
+        first, second, *_, last = snapshotter.plan(130)
+        for chunk in (first, second):
+            *_, part = split(snapshotter, chunk, 70)
+            split(snapshotter, part, 7)
+        split(snapshotter, last, 7)
 
 
 def test_a_chunk_of_one_tenant_reads_no_other_rows_of_it(server, connection):

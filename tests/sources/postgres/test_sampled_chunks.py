@@ -1,5 +1,7 @@
 """Bounds drawn from some pages: chunks of about one size that hold every row once."""
 
+from contextlib import closing
+
 import pytest
 
 from airflow_provider_deltaforge.sources.postgres.snapshot.table_chunks import (
@@ -7,8 +9,9 @@ from airflow_provider_deltaforge.sources.postgres.snapshot.table_chunks import (
     range_conditions,
 )
 from airflow_provider_deltaforge.sources.postgres.tables import table_named
-from tests.sources.postgres.copying import fresh_database
+from tests.sources.postgres.copying import fresh_database, source_of
 from tests.sources.postgres.stream_reading import connect
+from tests.sources.splitting import split
 
 ROWS = 30_000
 CHUNK_ROWS = 5_000
@@ -55,6 +58,21 @@ def connection(postgres_server):
     fresh_database(postgres_server, "sampled", *statements)
     with connect(postgres_server, "sampled") as connection:
         yield connection
+
+
+@pytest.mark.parametrize("name", ["caseless", "tenants", "skewed"])
+def test_a_chunk_is_split_into_parts_of_one_size(postgres_server, connection, name):
+    columns, values = SHAPES[name]
+    few = SERIES.format(values).replace(f"{ROWS})", "950)")
+    connection.execute(f"CREATE TABLE logged_{name} ({columns})")
+    connection.execute(f"INSERT INTO logged_{name} {few}")
+    source = source_of(postgres_server, "sampled", f"public.logged_{name}")
+    with closing(source.open_snapshot()) as snapshotter:
+        snapshotter.begin()
+        first, second, *_, last = snapshotter.plan(200)
+        for chunk in (first, second, last):
+            *_, part = split(snapshotter, chunk, 70)
+            split(snapshotter, part, 7)
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -5,6 +5,7 @@ import multiprocessing
 import pytest
 
 from airflow_provider_deltaforge.errors import PositionLostError, SchemaError, SpecError
+from tests.sources.splitting import split
 from tests.sources.turso.database import Writer, copied, events_of, source, told
 
 
@@ -27,6 +28,15 @@ def test_chunks_are_of_one_size_however_sparse_the_keys(path, writer):
     ]
 
     assert sizes == [10, 10, 10, 10, 10, 7]
+    snapshotter.close()
+
+
+def test_a_chunk_is_split_into_parts_of_one_size(path, writer):
+    snapshotter = source(path).open_snapshot()
+    first, second, last = snapshotter.plan(20)
+    for chunk in (first, second, last):
+        part, *_ = split(snapshotter, chunk, 8)
+        split(snapshotter, part, 1)
     snapshotter.close()
 
 

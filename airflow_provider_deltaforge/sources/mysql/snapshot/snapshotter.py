@@ -35,7 +35,10 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.key_ranges import (
     cut_by,
     select_rows,
 )
-from airflow_provider_deltaforge.sources.mysql.snapshot.table_chunks import plan_table
+from airflow_provider_deltaforge.sources.mysql.snapshot.table_chunks import (
+    borders_within,
+    plan_table,
+)
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_rows_kernel import shape_of
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_stream import (
     TABLE_CHANGED,
@@ -48,7 +51,7 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.views import (
     prepare_session,
 )
 from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
-from airflow_provider_deltaforge.sources.shared.table_chunks import check_key
+from airflow_provider_deltaforge.sources.shared.table_chunks import Border, check_key
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
     SelectedRows,
     ServerSnapshotter,
@@ -137,6 +140,13 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
 
     def _chunks(self, table: TableSize, chunk_rows: int, where: str | None) -> Iterator[TableChunk]:
         yield from plan_table(self._open()[0], table, chunk_rows, where, self._tuning)
+
+    def _borders(self, chunk: TableChunk, rows: int) -> Iterator[Border]:
+        connection, _ = self._open()
+        schema = load_table(connection, chunk.db, chunk.table)
+        if schema is not None:
+            _check_bounds(schema, chunk)
+            yield from borders_within(connection, schema, chunk.bounds, rows)
 
     def _select(self, chunk: TableChunk, doing: str) -> SelectedRows:
         view, schema, parts = self._parts(chunk)

@@ -12,7 +12,7 @@ server's, and where guesses lead nowhere rows are counted for this chunk.
 
 import ipaddress
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
@@ -77,6 +77,22 @@ def plan_table(
     yield from table.chunks(borders, chunk_rows)
 
 
+def borders_within(
+    connection: Any, schema: TableSchema, bounds: Mapping[str, Any], rows: int
+) -> Iterator[Border]:
+    """Yield the key of every ``rows``-th row of a chunk, which may be the end of the chunk.
+
+    Args:
+        connection: pymysql connection, time zone UTC.
+        schema: of the table.
+        bounds: of the chunk, which has a key.
+        rows: from one border to the next.
+    """
+    keys = _Keys(connection, schema, chunk_columns(schema)[: len(bounds["columns"])])
+    begin, end = bounds.get("after"), bounds.get("upto")
+    yield from sampled(lambda after: keys.counted(after or begin, rows, end))
+
+
 class _Keys:
     """Looks keys up in a table's primary key.
 
@@ -90,9 +106,10 @@ class _Keys:
         self._select = ", ".join(_sampled(column) for column in columns)
         self._table = quote(schema.db, schema.table)
 
-    def counted(self, after: Border | None, rows: int) -> Border | None:
-        """Return the key of the ``rows``-th row behind ``after``; None when fewer are left."""
-        condition = range_condition({"columns": self._names, "after": after}) or "1"
+    def counted(self, after: Border | None, rows: int, upto: Border | None = None) -> Border | None:
+        """Return the key of the ``rows``-th row behind ``after``; None if fewer are left."""
+        bounds = {"columns": self._names, "after": after, "upto": upto}
+        condition = range_condition(bounds) or "1"
         return self._first(f"WHERE {condition}", f"1 OFFSET {max(1, rows) - 1}")
 
     def at_or_behind(self, prefix: Border, value: Any) -> Border | None:

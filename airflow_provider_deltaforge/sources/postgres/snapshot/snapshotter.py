@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.sources.postgres.snapshot.copy_out import (
 )
 from airflow_provider_deltaforge.sources.postgres.snapshot.copy_rows import decode_copy
 from airflow_provider_deltaforge.sources.postgres.snapshot.table_chunks import (
+    borders_within,
     check_bounds,
     plan_table,
     select_rows,
@@ -38,6 +39,7 @@ from airflow_provider_deltaforge.sources.postgres.tables import (
 )
 from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, WalTablePlan
+from airflow_provider_deltaforge.sources.shared.table_chunks import Border
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
     SelectedRows,
     ServerSnapshotter,
@@ -155,6 +157,14 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         connection, server = self._open()
         least = self._tuning.sampled_blocks
         yield from plan_table(connection, server.db, table, chunk_rows, where, sampled_blocks=least)
+
+    def _borders(self, chunk: TableChunk, rows: int) -> Sequence[Border]:
+        connection, _ = self._open()
+        for facts in self._captured(connection):
+            if (facts.schema, facts.table) == (chunk.schema, chunk.table):
+                check_bounds(facts, chunk)
+                return borders_within(connection, facts, chunk.bounds, rows)
+        return ()
 
     def _prepare(self, connection: Any) -> PostgresServer:
         prepare_session(connection, self._tuning.lock_wait_s)

@@ -70,6 +70,23 @@ def plan_table(
     yield from table.chunks(borders, chunk_rows)
 
 
+def borders_within(
+    connection: Any, facts: CapturedTable, bounds: Mapping[str, Any], rows: int
+) -> Sequence[Border]:
+    """Return the key of every ``rows``-th row of a chunk, which may be the end of the chunk.
+
+    Args:
+        connection: prepared by ``prepare_session``.
+        facts: the table, with a key.
+        bounds: of the chunk.
+        rows: from one border to the next.
+    """
+    condition = " AND ".join(range_conditions(facts.key, bounds))
+    with connection.transaction():
+        found = connection.execute(_borders_sql(facts, rows, condition or None)).fetchall()
+    return [[*border] for border in found]
+
+
 def select_rows(facts: CapturedTable, chunk: TableChunk, columns: str) -> str:
     """Return the SELECT of a chunk's rows, in key order where there is a key."""
     conditions = range_conditions(facts.key, chunk.bounds)
