@@ -177,6 +177,12 @@ def _document(store: Store, pipeline: str, *, expand: bool) -> Pipeline:
     return load(text, expand=expand)
 
 
+def registered_tables(store: Store, pipeline: Pipeline) -> list[TableSchema]:
+    """Return the tables of a pipeline's source by name, as they were registered last."""
+    registry = Registry(store, pipeline.spec.source.id, pipeline.metadata.tenant)
+    return sorted((each.schema for each in registry.all()), key=lambda table: table.full_name)
+
+
 def _registry(store: Store, pipeline: str) -> Registry:
     document = _document(store, pipeline, expand=False)
     return Registry(store, document.spec.source.id, document.metadata.tenant)

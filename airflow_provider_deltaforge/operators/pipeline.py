@@ -45,6 +45,8 @@ class PipelineOperator(DeferringOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"document": "yaml"}
     ui_color = "#cfe8dc"
+    moves_data: ClassVar[bool] = True
+    """OpenLineage shows from where to where."""
     operator_extra_links = (DeltaForgePipelineLink(),)
 
     def __init__(
@@ -82,6 +84,18 @@ class PipelineOperator(DeferringOperator):
             self.master,
             self.executor,
         )
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """Return what is read and written, for the OpenLineage provider."""
+        from airflow_provider_deltaforge.operators.lineage import operator_lineage
+
+        is_known = self.moves_data and bool(self.document)
+        return operator_lineage(self.pipeline_task() if is_known else None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the same; more tables may be known by then."""
+        del task_instance
+        return self.get_openlineage_facets_on_start()
 
     def tell_driver(self, context: Mapping[str, Any], handle: Handle | None) -> None:
         """Publish in XCom, and in the task's state store, where the driver runs."""

@@ -1,7 +1,7 @@
 """Check a source before anything is read from it, and the sinks before anything is written."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -20,6 +20,7 @@ class DeltaForgePreflightOperator(PipelineOperator):
         fail_on: the mildest verdict that fails the task: ``fail``, ``high_risk`` or ``warn``.
     """
 
+    moves_data: ClassVar[bool] = False
     template_fields: Sequence[str] = (*PipelineOperator.template_fields, "fail_on")
 
     def __init__(self, *, fail_on: str = "fail", **kwargs: Any) -> None:

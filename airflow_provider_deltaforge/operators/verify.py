@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -39,6 +39,7 @@ class DeltaForgeVerifyOperator(PipelineOperator):
         repair: have the running stream send again what differs, and verify once more.
     """
 
+    moves_data: ClassVar[bool] = False
     template_fields: Sequence[str] = (*PipelineOperator.template_fields, "tables", "sinks")
 
     def __init__(

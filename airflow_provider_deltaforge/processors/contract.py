@@ -71,6 +71,9 @@ class Processor(PluginSettings):
     keeps_tables: ClassVar[bool] = False
     """No event leaves it under another table's name than the one it came with."""
 
+    keeps_columns: ClassVar[bool] = False
+    """Rows leave it with the columns they came with, each made of itself alone; see ``hides``."""
+
     id: str
     """Names the processor in metrics and logs, and marks the events it makes."""
 
@@ -92,6 +95,11 @@ class Processor(PluginSettings):
             tables: every captured table.
         """
         return ()
+
+    def lets_pass(self, table: TableSchema) -> bool:
+        """Return whether any event of a table may leave it."""
+        del table
+        return True
 
     def hides(self, table: TableSchema, column: str) -> bool:
         """Return whether values of a column, as the source has them, are not to be shown.

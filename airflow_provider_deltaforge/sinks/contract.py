@@ -410,6 +410,14 @@ class Sink(PluginSettings):
     def open(self, pipeline: str) -> SinkWriter:
         """Connect. Called once per lane, on the machine that writes."""
 
+    def dataset(self) -> tuple[str, str] | None:
+        """Return how lineage calls what it writes to, without a login; None where nothing lasts.
+
+        Returns:
+            The system, as ``kafka://host:9092``, and the template of a destination's name.
+        """
+        return None
+
     def open_reader(self, pipeline: str) -> SinkReader | None:
         """Connect for reading back what was written; None where that cannot be done."""
         return None

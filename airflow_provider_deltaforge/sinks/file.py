@@ -275,6 +275,10 @@ class FileSink(Sink):
     path: str
     """File, or a template such as ``./out/${source.db}.${source.table}.jsonl``."""
 
+    def dataset(self) -> tuple[str, str]:
+        """Return how lineage calls what it writes to."""
+        return "file", self.path
+
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer; files are opened when the first message for them comes."""
         return FileWriter(self.id, self.path)

@@ -458,6 +458,14 @@ class Source(PluginSettings, PacksPositions):
         """
         return {}
 
+    def dataset_namespace(self) -> str:
+        """Return how the server is called where lineage is shown, ``mysql://host:3306``; no login.
+
+        Raises:
+            SpecError: its address cannot be read.
+        """
+        return f"{self.connector}://{self.id}"
+
     def log_retention(self, position: Position, commit_ms: int | None) -> LogRetention | None:
         """Return what the server keeps of its log for us, and for how long; None: it cannot say.
 

@@ -104,6 +104,7 @@ class DataContract(Processor):
     """Hold rows to rules per table, and set aside, stop at, or count those that break them."""
 
     keeps_tables: ClassVar[bool] = True
+    keeps_columns: ClassVar[bool] = True
 
     id: str = "contract"
     tables: tuple[TableRule, ...] = Field(min_length=1)

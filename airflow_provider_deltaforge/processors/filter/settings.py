@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
-from airflow_provider_deltaforge.spec.patterns import check_patterns
+from airflow_provider_deltaforge.spec.patterns import TableMatcher, check_patterns
 from airflow_provider_deltaforge.spec.settings import Settings
 
 _WORKER = "airflow_provider_deltaforge.processors.filter.worker:FilterWorker"
@@ -91,6 +92,7 @@ class Filter(Processor):
     """Keep the events that pass every gate."""
 
     keeps_tables: ClassVar[bool] = True
+    keeps_columns: ClassVar[bool] = True
 
     id: str = "filter"
     ops: tuple[Literal["create", "update", "delete", "read", "truncate"], ...] = ()
@@ -101,6 +103,15 @@ class Filter(Processor):
     """Conditions on the row."""
     match: Literal["all", "any"] = "all"
     """Whether all conditions must hold, or one is enough."""
+
+    def lets_pass(self, table: TableSchema) -> bool:
+        """Return whether the patterns of tables let it pass."""
+        qualifier = table.schema or table.db
+        include, exclude = (
+            TableMatcher(names) for names in (self.tables.include, self.tables.exclude)
+        )
+        is_excluded = bool(exclude.patterns) and exclude.matches(qualifier, table.table)
+        return include.matches(qualifier, table.table) and not is_excluded
 
     def open(self) -> Worker:
         """Prepare the comparisons and load the kernels."""

@@ -60,6 +60,7 @@ class Mask(Processor):
 
     masks: ClassVar[bool] = True
     keeps_tables: ClassVar[bool] = True
+    keeps_columns: ClassVar[bool] = True
 
     id: str = "mask"
     rules: tuple[MaskRule, ...] = Field(min_length=1)

@@ -3,11 +3,18 @@
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
-from airflow_provider_deltaforge.sinks.http.address import check_template, named_origin, proxy_of
+from airflow_provider_deltaforge.sinks.http.address import (
+    check_template,
+    fixed_part,
+    named_origin,
+    origin_of,
+    proxy_of,
+)
 from airflow_provider_deltaforge.sinks.http.headers import FRAMING, NAME, OURS, VALUE
 from airflow_provider_deltaforge.sinks.http.signing import signing_key
 from airflow_provider_deltaforge.spec.choice import refusal
@@ -131,6 +138,10 @@ class HttpSink(Sink):
         """What the body of a request is called."""
         own: str | None = self.encoding.media_type
         return own or str(self.envelope.media_types[self.batch_mode])
+
+    def dataset(self) -> tuple[str, str]:
+        """Return how lineage calls what it writes to: paths of webhooks are often secret."""
+        return str(origin_of(urlsplit(fixed_part(self.url)))), self.id
 
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer; it connects with the first message.

@@ -125,6 +125,10 @@ class KafkaSink(Sink):
         """As each transaction waits for the brokers, however few messages are in it."""
         return _IN_TRANSACTIONS if self.is_transactional else 0
 
+    def dataset(self) -> tuple[str, str]:
+        """Return how lineage calls what it writes to."""
+        return f"kafka://{self.brokers.partition(',')[0].strip()}", self.topic
+
     def open(self, pipeline: str) -> SinkWriter:
         """Connect; a broker that is away is left to the first write.
 

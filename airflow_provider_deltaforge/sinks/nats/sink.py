@@ -145,6 +145,12 @@ class NatsSink(Sink):
         marks: RowMarks = self._connected(f"{_FOLDER}.row_marks:NatsRowMarks", pipeline, "nats")
         return marks
 
+    def dataset(self) -> tuple[str, str]:
+        """Return how lineage calls what it writes to."""
+        first = self.servers[0]
+        parts = urlsplit(first if "://" in first else f"nats://{first}")
+        return f"nats://{parts.netloc.rpartition('@')[2]}", self.subject
+
     def open(self, pipeline: str) -> SinkWriter:
         """Return a writer, which connects when it first writes.
 

@@ -146,6 +146,10 @@ class RedisSink(Sink):
         reader: SinkReader = self._connected(f"{_FOLDER}.reader:RedisReader", pipeline, "redis")
         return reader
 
+    def dataset(self) -> tuple[str, str]:
+        """Return how lineage calls what it writes to."""
+        return f"redis://{self.address().shown}", self.stream
+
     def open(self, pipeline: str) -> SinkWriter:
         """Connect; a server that is away is left to the first write.
 

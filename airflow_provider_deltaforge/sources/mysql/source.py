@@ -410,6 +410,11 @@ class MySqlSource(Source):
         with closing(self.connect()) as connection:
             return log_retention(connection, at, commit_ms)
 
+    def dataset_namespace(self) -> str:
+        """Return the server's address without a login."""
+        address = self.address()
+        return f"mysql://{address.host}:{address.port}"
+
     def address(self) -> MySqlDsn:
         """Return where the server is, and how TLS is used with it.
 

@@ -390,6 +390,10 @@ class PostgresSource(Source):
             info = server_info(connection)
             check_reach(connection, replication, info, at, self.slot_settings.name)
 
+    def dataset_namespace(self) -> str:
+        """Return the server's address without a login."""
+        return f"postgres://{self._dsn().address}"
+
     def log_retention(self, position: Position, commit_ms: int | None) -> LogRetention | None:
         """Return what the server keeps back for our slot, and what may still be written."""
         from airflow_provider_deltaforge.sources.postgres.slots import log_retention
