@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark
 from airflow_provider_deltaforge.sinks.contract import Sink
 
 
-class WrittenRows(NamedTuple):
+class DeliveredRows(NamedTuple):
     """What became of rows.
 
     Attributes:
@@ -55,7 +55,7 @@ class ChunkSinks:
         row_marks: dict[str, list[str | None]],
         gives_up: Callable[[], bool],
         enough: Enough | None = None,
-    ) -> WrittenRows | None:
+    ) -> DeliveredRows | None:
         """Write rows to every sink that they were rendered for; None when asked to end.
 
         Args:
@@ -96,7 +96,7 @@ class ChunkSinks:
             name: [*held.get(name, ()), *result.durable()] for name, result in results.items()
         }
         note_marks(row_marks, messages, results)
-        return WrittenRows(
+        return DeliveredRows(
             refused, [results[name].chunk_text for name in marked if name in results]
         )
 
