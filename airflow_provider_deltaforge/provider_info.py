@@ -135,5 +135,35 @@ def _connection_type() -> dict[str, Any]:
                     "default": None,
                 },
             },
+            "launch_backend": {
+                "label": "Drivers run",
+                "description": "local: beside the worker that starts them. standalone: on a Spark "
+                "cluster, submitted to its master.",
+                "schema": {
+                    "type": ["string", "null"],
+                    "enum": ["local", "standalone"],
+                    "default": None,
+                },
+            },
+            "spark_python": {
+                "label": "Python on the Spark cluster",
+                "description": "Interpreter that has this package on every host of the cluster: "
+                "/opt/deltaforge/bin/python.",
+                "schema": {"type": ["string", "null"], "default": None},
+            },
+            "spark_rest_url": {
+                "label": "REST server of Spark's master",
+                "description": "Empty: http, port 6066 of the master's host.",
+                "schema": {"type": ["string", "null"], "default": None},
+            },
+            "spark_rest_token": {
+                "label": "Bearer token for it",
+                "schema": {"type": ["string", "null"], "format": "password", "default": None},
+            },
+            "spark_conf": {
+                "label": "Spark settings of drivers",
+                "description": "Seen on command lines: no secrets.",
+                "schema": {"type": ["object", "null"], "default": None},
+            },
         },
     }

@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.cli.options import (
 )
 from airflow_provider_deltaforge.cli.views import copy_table, pipeline_details, pipelines_table
 from airflow_provider_deltaforge.control import pipelines, snapshots
-from airflow_provider_deltaforge.control.launching.local import LocalBackend
+from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.status import PipelineStatus, statuses
 from airflow_provider_deltaforge.control.status import status as status_of
 from airflow_provider_deltaforge.errors import SpecError
@@ -112,7 +112,7 @@ def register(app: typer.Typer) -> None:
         app.command(rich_help_panel="Running pipelines")(command)
 
 
-def _look(state: Store, name: str | None, backend: LocalBackend) -> list[PipelineStatus]:
+def _look(state: Store, name: str | None, backend: LaunchBackends) -> list[PipelineStatus]:
     return [status_of(state, name, backend)] if name else statuses(state, backend)
 
 

@@ -14,7 +14,7 @@ import typer
 from rich.console import RenderableType
 
 from airflow_provider_deltaforge.cli.views import new_console
-from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
+from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.choice import store_in, store_of
 from airflow_provider_deltaforge.storage.contract import Store
@@ -180,9 +180,9 @@ def log_as(form: str | None, level: str = "warning", **fields: str) -> None:
     logs.configure(fields, level=level)
 
 
-def backend_of(store: str) -> LocalBackend:
-    """Return the launch backend of this machine for a state store."""
-    return LocalBackend(jobs_directory(store))
+def backend_of(store: str) -> LaunchBackends:
+    """Return where the drivers of a state store run; new ones are processes of this machine."""
+    return LaunchBackends.of_store(store)
 
 
 def stream_script(*, local: bool) -> str:

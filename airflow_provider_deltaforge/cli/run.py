@@ -48,8 +48,9 @@ from airflow_provider_deltaforge.cli.shutdown import stop_signals
 from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend, settle
+from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.contract import Handle, LaunchSpec
-from airflow_provider_deltaforge.control.launching.local import LocalBackend, command_without_spark
+from airflow_provider_deltaforge.control.launching.local import command_without_spark
 from airflow_provider_deltaforge.control.launching.spark_submit import check_master
 from airflow_provider_deltaforge.control.metrics import Observed
 from airflow_provider_deltaforge.control.status import PipelineStatus
@@ -216,7 +217,7 @@ def _run_document(
             check_master(settings.master, dsn)
         backend = backend_of(dsn)
         if settings.local:
-            backend = replace(backend, compose=command_without_spark)
+            backend = replace(backend, local=replace(backend.local, compose=command_without_spark))
         with opened(dsn, create=True) as state:
             name = pipelines.apply(state, text).name
             looks.append(partial(observed, state, name, backend))
@@ -235,7 +236,7 @@ def _refused(file: Path, error: DeltaForgeError) -> int:
 
 
 def _run_driver(
-    state: Store, job: LaunchSpec, backend: LocalBackend, stopping: threading.Event
+    state: Store, job: LaunchSpec, backend: LaunchBackends, stopping: threading.Event
 ) -> RestartDecision:
     owner, job = owner_token(), replace(job, environment=of_drivers())
     started = starting.start(state, job, backend, owner, resume=True)
@@ -250,8 +251,7 @@ def _run_driver(
         _end(task, attending.handle)
         return RestartDecision("finished", "stopped as asked")
     if verdict.action == "give_up":
-        tail = redacted(backend.logs_tail(attending.handle, 15))
-        err.print(tail, highlight=False)
+        err.print(redacted(backend.logs_tail(attending.handle, 15)), highlight=False)
     return verdict
 
 
@@ -334,14 +334,14 @@ def _end(task: Attendance, handle: Handle) -> None:
 
 
 def _run_lane(
-    state: Store, store: str, name: str, backend: LocalBackend, stopping: threading.Event
+    state: Store, store: str, name: str, backend: LaunchBackends, stopping: threading.Event
 ) -> RestartDecision:
     """Run the lane here; a signal asks it to drain."""
     from airflow_provider_deltaforge.engine.driver.local import run_local
     from airflow_provider_deltaforge.storage.location import StoreLocation
 
     owner = owner_token()
-    with backend.occupied(name) as handle:
+    with backend.local.occupied(name) as handle:
         generation = starting.take_generation(
             state,
             name,
@@ -398,7 +398,7 @@ def _pass_on_stop(
 
 
 def _wait_for_turn(
-    state: Store, name: str, backend: LocalBackend, stopping: threading.Event
+    state: Store, name: str, backend: LaunchBackends, stopping: threading.Event
 ) -> bool:
     """Return true when no driver lives any more, false when asked to leave first."""
     is_shown = False

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -37,6 +38,7 @@ from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.fleet import Fleet
 from airflow_provider_deltaforge.control.launching import spark_submit
+from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.launching.local import (
     LocalBackend,
@@ -101,11 +103,12 @@ def serve(  # noqa: PLR0917 - a command's options
     if metrics_addr != "off":
         check_address(metrics_addr)
     location = StoreLocation.from_dsn(store)
-    backend = LocalBackend(
+    processes = LocalBackend(
         jobs_directory(store),
         compose=command_without_spark if local else spark_submit.command,
         term_grace_s=_DRAIN_S,
     )
+    backend = replace(LaunchBackends.of_store(store), local=processes)
     script = stream_script(local=local)
     job = LaunchSpec("", 0, script, store, master, environment=of_drivers())
     with opened(store, create=True) as state, stop_signals() as stopping:

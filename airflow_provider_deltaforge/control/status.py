@@ -305,10 +305,12 @@ def _before_first_words(
     if record.desired == "stopped":
         return "stopped", None
     if job.state is JobState.ENDED and _own_handle(record):
-        return "lost", "the driver ended before its first heartbeat; read its log"
+        hint = job.detail or "read its log"
+        return "lost", f"the driver ended before its first heartbeat; {hint}"
     if waited_s > START_PATIENCE_S:
-        return "lost", f"no heartbeat within {waited_s:.0f} s of the start; read the driver's log"
-    return "starting", None
+        hint = job.detail or "read the driver's log"
+        return "lost", f"no heartbeat within {waited_s:.0f} s of the start; {hint}"
+    return "starting", job.detail
 
 
 def _judge_word(

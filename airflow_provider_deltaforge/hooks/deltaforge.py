@@ -21,7 +21,13 @@ from airflow_provider_deltaforge.control import (
     snapshots,
     verification,
 )
+from airflow_provider_deltaforge.control.launching.backends import (
+    LOCAL,
+    LaunchBackends,
+    require_known,
+)
 from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
+from airflow_provider_deltaforge.control.launching.standalone import StandaloneBackend
 from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.snapshots import RequestState
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
@@ -90,9 +96,27 @@ class DeltaForgeHook(BaseHook):
         """Return an open state store; the caller closes it."""
         return StoreLocation.from_dsn(self.store_dsn()).open()
 
-    def backend(self) -> LocalBackend:
-        """Return where this installation launches drivers."""
-        return LocalBackend(jobs_directory(self.store_dsn()))
+    def launch_backend(self, name: str | None = None) -> str:
+        """Return the name of the launch backend: as an operator says, else the connection's extra.
+
+        Raises:
+            SpecError: there is none of this name.
+        """
+        extra = self.get_connection(self.deltaforge_conn_id).extra_dejson
+        return require_known(name or extra.get("launch_backend") or LOCAL)
+
+    def backend(self, name: str | None = None) -> LaunchBackends:
+        """Return where drivers are started, by ``launch_backend(name)``, and found.
+
+        Raises:
+            SpecError: an extra of the connection is wrong; the text names it.
+        """
+        connection = self.get_connection(self.deltaforge_conn_id)
+        return LaunchBackends(
+            LocalBackend(jobs_directory(dsn_of(connection))),
+            StandaloneBackend.from_extra(connection.extra_dejson),
+            self.launch_backend(name),
+        )
 
     def master(self, spark_conn_id: str | None, master: str) -> str:
         """Return the Spark master: that of a Spark connection if one is named.

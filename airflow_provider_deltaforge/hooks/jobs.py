@@ -11,15 +11,15 @@ import yaml
 from airflow.sdk import BaseHook
 
 from airflow_provider_deltaforge.control.attend import Attendance
+from airflow_provider_deltaforge.control.launching.backends import LOCAL, LaunchBackends
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
-from airflow_provider_deltaforge.control.launching.spark_submit import check_master
 from airflow_provider_deltaforge.control.starting import SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.executors import require_lasting_worker
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
-from airflow_provider_deltaforge.spec.load import load, read_document
+from airflow_provider_deltaforge.spec.load import load, read_document, variables_of
 from airflow_provider_deltaforge.storage.choice import store_of
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -41,6 +41,7 @@ class PipelineTask:
         spark_conn_id: connection of the Apache Spark provider, for its master URL.
         master: Spark master used without ``spark_conn_id``.
         executor: the task's own Airflow executor; None: the installation's.
+        launch_backend: where drivers run; None: as the connection says.
     """
 
     document: Document
@@ -49,6 +50,7 @@ class PipelineTask:
     spark_conn_id: str | None = None
     master: str = "local[*]"
     executor: str | None = None
+    launch_backend: str | None = None
 
     def text(self) -> str:
         """Return the document.
@@ -76,22 +78,32 @@ class PipelineTask:
                 the driver along; the text says what works.
         """
         hook = self.hook()
-        check_master(hook.master(self.spark_conn_id, self.master), hook.store_dsn())
-        require_lasting_worker(self.executor)
+        if hook.launch_backend(self.launch_backend) == LOCAL:
+            require_lasting_worker(self.executor)
+        master = hook.master(self.spark_conn_id, self.master)
+        self.backend().check(master, hook.store_dsn())
+
+    def backend(self) -> LaunchBackends:
+        """Return where this task starts drivers, and finds those that run."""
+        return self.hook().backend(self.launch_backend)
 
     def hook(self) -> DeltaForgeHook:
         """Return the hook; it connects when used."""
         return DeltaForgeHook(self.deltaforge_conn_id)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that Airflow connections and the document itself give it, now."""
+        """Return the variables of the document: from Airflow connections, and of this process.
+
+        Also those that stand for the secrets that the document holds itself.
+        """
         connections = {
             variable: BaseHook.get_connection(conn_id).get_uri()
             for variable, conn_id in self.connections.items()
         }
         with suppress(SpecError):  # It is read, and its errors are shown, where it is applied.
             text = self.text()
-            return {**withhold(text, load(text, expand=False)).values, **connections}
+            withheld = withhold(text, load(text, expand=False)).values
+            return {**variables_of(text, os.environ), **withheld, **connections}
         return connections
 
     def whole_environment(self) -> dict[str, str]:

@@ -7,12 +7,18 @@ from typing import Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_deltaforge.control.launching.contract import Handle, JobState, LaunchSpec
+from airflow_provider_deltaforge.control.driver_log import log_tail
+from airflow_provider_deltaforge.control.launching.contract import (
+    Backend,
+    Handle,
+    JobState,
+    LaunchSpec,
+)
 from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner
 from airflow_provider_deltaforge.control.starting import restart
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import RestartBudget, RestartDecision
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import AccessError, DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import (
     Document,
@@ -23,7 +29,8 @@ from airflow_provider_deltaforge.hooks.jobs import (
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
 from airflow_provider_deltaforge.operators.deferral import DeferringOperator
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_LOG_LINES = 40
 
 
 class PipelineOperator(DeferringOperator):
@@ -35,6 +42,8 @@ class PipelineOperator(DeferringOperator):
         connections: environment variable of the document to Airflow connection id.
         spark_conn_id: connection of the Apache Spark provider, for its master URL.
         master: Spark master used without ``spark_conn_id``.
+        launch_backend: where drivers run, ``local`` or ``standalone``; None: as the connection
+            says.
         restarts_max: restarts of a dead driver within ``restart_window``, without Airflow retries.
         restart_window: the sliding window of that budget.
         deferrable: wait in the triggerer (True), or in this process, holding a worker slot.
@@ -42,6 +51,7 @@ class PipelineOperator(DeferringOperator):
 
     template_fields: Sequence[str] = (
         *("document", "deltaforge_conn_id", "connections", "spark_conn_id", "master"),
+        "launch_backend",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"document": "yaml"}
     ui_color = "#cfe8dc"
@@ -49,7 +59,7 @@ class PipelineOperator(DeferringOperator):
     """OpenLineage shows from where to where."""
     operator_extra_links = (DeltaForgePipelineLink(),)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a task's arguments are named
         self,
         *,
         document: Document,
@@ -57,6 +67,7 @@ class PipelineOperator(DeferringOperator):
         connections: Mapping[str, str] | None = None,
         spark_conn_id: str | None = None,
         master: str = "local[*]",
+        launch_backend: str | None = None,
         restarts_max: int = 5,
         restart_window: timedelta = timedelta(minutes=10),
         **kwargs: Any,
@@ -67,6 +78,7 @@ class PipelineOperator(DeferringOperator):
         self.connections = connections
         self.spark_conn_id = spark_conn_id
         self.master = master
+        self.launch_backend = launch_backend
         self.budget = RestartBudget(restarts_max, restart_window.total_seconds())
 
     @property
@@ -83,6 +95,7 @@ class PipelineOperator(DeferringOperator):
             self.spark_conn_id,
             self.master,
             self.executor,
+            self.launch_backend,
         )
 
     def get_openlineage_facets_on_start(self) -> Any:
@@ -108,7 +121,7 @@ class PipelineOperator(DeferringOperator):
     ) -> None:
         """Start a dead driver again; if that fails, the trigger sees why."""
         try:
-            backend = self.pipeline_task().hook().backend()
+            backend = self.pipeline_task().backend()
             self.tell_driver(context, restart(store, job, backend, watch.owner))
         except RetryableError as error:
             self.log.warning("%s not started again: %s", watch.pipeline, error)
@@ -143,14 +156,21 @@ def give_up(
     """
     handle, backend = present.handle, hook.backend()
     if handle and handle.get("generation") == present.generation:
-        with suppress(RetryableError):
+        with suppress(RetryableError, AccessError):
             state = backend.status(handle).state
             if state is JobState.RUNNING:
                 backend.stop(handle, 0)
             elif state is JobState.UNKNOWN:
                 with hook.store() as store:
                     ask_to_stop_if_owner(store, present.name, owner)
-    tail = redacted(backend.logs_tail(handle)) if handle else ""
+    tail = _log_end(hook, present, backend)
     shown = f"\n--- end of the driver's log ---\n{tail}" if tail else ""
     reason = f"{present.name}: {prefix}{verdict.reason}"
     return AirflowFailException(f"{verdict.error_class or 'failed'}: {reason}{shown}")
+
+
+def _log_end(hook: DeltaForgeHook, present: PipelineStatus, backend: Backend) -> str:
+    """Return the end of the driver's log: its file's, or what it shipped to the state store."""
+    with suppress(DeltaForgeError, OSError), hook.store() as store:
+        return "\n".join(log_tail(store, present.name, backend, _LOG_LINES)["lines"])
+    return ""

@@ -144,7 +144,7 @@ class CopyOperator(PipelineOperator):
         """Start a job unless a driver is there or, without ``force``, may come back; and wait."""
         task = self.pipeline_task()
         start = snapshots.serve if copy.asked is not None else snapshots.start
-        job, backend = copy.job(task), task.hook().backend()
+        job, backend = copy.job(task), task.backend()
         try:
             started = start(store, job, backend, copy.watch.owner, force=force)
         except RetryableError as error:

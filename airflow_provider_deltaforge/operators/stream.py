@@ -73,7 +73,7 @@ class DeltaForgeStreamOperator(PipelineOperator):
                 name = apply(store, task.agreed_text()).name
                 arrived = arrivals(store, name).as_dict() if self.outlets else None
                 self._held = (context["ti"], TriggerArguments(name, 0, owner))
-                started = start(store, task.job(name, 0, _SCRIPT), hook.backend(), owner)
+                started = start(store, task.job(name, 0, _SCRIPT), task.backend(), owner)
         except SpecError as error:
             raise AirflowFailException(str(error)) from error
         word = "adopted" if started.adopted else "started"

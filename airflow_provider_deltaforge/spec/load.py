@@ -11,6 +11,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,14 @@ def load(
             _loaded.pop(oldest, None)
         _loaded[key] = _Loaded(pipeline, read)
     return pipeline
+
+
+def variables_of(text: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a document names and an environment holds, with their values."""
+    read: dict[str, str | None] = {}
+    with suppress(SpecError):  # Whoever loads it hears what is wrong.
+        _check(text, environment, read)
+    return {name: value for name, value in read.items() if value is not None}
 
 
 def check(

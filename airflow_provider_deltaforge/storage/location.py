@@ -22,6 +22,9 @@ ENVIRONMENT = "DELTAFORGE_STORE"
 JOB = "DELTAFORGE_JOB"
 """The variable by which the processes of one launched driver, one session, know each other."""
 
+EXECUTOR_VARIABLES = "DELTAFORGE_EXECUTOR_VARIABLES"
+"""The variable that names, separated by commas, those that a driver hands to its executors."""
+
 DEFAULT_DSN = "sqlite:///.deltaforge/state.db"
 
 _BACKENDS = {"postgresql": "postgres", "postgres": "postgres"}

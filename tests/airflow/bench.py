@@ -20,7 +20,7 @@ def connection(monkeypatch, tmp_path, dsn, backend):
     value = json.dumps({"conn_type": "deltaforge", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", value)
     monkeypatch.setenv("OUTPUT", str(tmp_path))
-    monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda _: backend)
+    monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda *_: backend)
     monkeypatch.setenv("AIRFLOW__DELTAFORGE__KILL_GRACE_SECONDS", "0.2")
 
 

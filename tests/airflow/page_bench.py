@@ -99,7 +99,7 @@ def orders(store, backend, dsn, tmp_path, monkeypatch):
     """A pipeline whose driver runs, with a snapshot begun, a request waiting and one served."""
     value = {"conn_type": "deltaforge", "extra": {"path": str(tmp_path / "state.db")}}
     monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", json.dumps(value))
-    monkeypatch.setattr(DeltaForgeHook, "backend", lambda _: backend)
+    monkeypatch.setattr(DeltaForgeHook, "backend", lambda *_: backend)
     pipelines.apply(store, DOCUMENT)
     start(store, job_of(dsn), backend, OWNER)
     wait_until(lambda: status(store, "orders", backend).status == "running")

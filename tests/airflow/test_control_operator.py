@@ -77,7 +77,7 @@ def test_a_store_that_stays_away_is_waited_for_as_long_as_the_task_may(
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_a_deaf_driver_is_ended_when_the_time_is_up(store, backend, dsn, monkeypatch, deferrable):
     backend = replace(backend, term_grace_s=0.5)
-    monkeypatch.setattr(DeltaForgeHook, "backend", lambda _: backend)
+    monkeypatch.setattr(DeltaForgeHook, "backend", lambda *_: backend)
     pipelines.apply(store, DOCUMENT)
     start(store, job_of(dsn, "deaf"), backend, "test")
     wait_until(lambda: status(store, "orders", backend).status == "running")

@@ -54,7 +54,7 @@ def real_driver(job):
 @pytest.fixture
 def real(monkeypatch, tmp_path):
     backend = LocalBackend(tmp_path / "jobs", compose=real_driver)
-    monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda _: backend)
+    monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda *_: backend)
     yield backend
     for handle in tmp_path.glob("jobs/*/handle.json"):
         backend.stop(json.loads(handle.read_text()), 0)

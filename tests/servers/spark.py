@@ -21,6 +21,8 @@ class Cluster:
 
     master: Server
     worker: Server
+    rest_url: str | None = None
+    """Of the master's REST server, where it was asked for."""
 
     @property
     def url(self) -> str:
@@ -37,12 +39,40 @@ class Cluster:
         self.master.stop(10)
 
 
+def start_master(
+    directory: Path, *, rest_port: int | None = None, settings: Mapping[str, str] | None = None
+) -> Server:
+    """Start a master alone.
+
+    Args:
+        directory: an own directory.
+        rest_port: of its REST server; None: it has none.
+        settings: further Spark settings of the master.
+
+    Raises:
+        ServerError: it ended or did not answer.
+    """
+    port = free_port()
+    rest = {"spark.master.rest.enabled": "false"}
+    if rest_port is not None:
+        rest = {"spark.master.rest.enabled": "true", "spark.master.rest.port": str(rest_port)}
+    options = [f"-D{key}={value}" for key, value in {**rest, **(settings or {})}.items()]
+    return _server(
+        directory,
+        port,
+        [_MASTER, "--host", HOST, "--port", str(port), "--webui-port", "0"],
+        lambda server: answers(rest_port or server.port),
+        {"SPARK_DAEMON_JAVA_OPTS": " ".join([_SMALL_JVM, *options])},
+    ).launch()
+
+
 def start(
     directory: Path,
     *,
     cores: int = 2,
     memory: str = "2g",
     worker_environment: Mapping[str, str] | None = None,
+    rest_port: int | None = None,
 ) -> Cluster:
     """Start a cluster whose worker shares neither directory nor environment with drivers.
 
@@ -51,33 +81,44 @@ def start(
         cores: cores the worker offers.
         memory: memory the worker offers.
         worker_environment: what executors find in their environment, beside a bare one.
+        rest_port: of the master's REST server; None: it has none.
 
     Raises:
         ServerError: a process ended or did not answer.
     """
-    port = free_port()
-    master = _server(
-        directory / "master",
-        port,
-        [_MASTER, "--host", HOST, "--port", str(port), "--webui-port", "0"],
-        lambda server: answers(server.port),
-        {},
-    ).launch()
-    work = directory / "worker" / "work"
-    options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(work)]
-    worker = _server(
-        directory / "worker",
-        port,
-        [_WORKER, "--host", HOST, "--webui-port", "0", *options, master.url],
-        _registered,
-        worker_environment or {},
-    )
+    master = start_master(directory / "master", rest_port=rest_port)
     try:
-        worker.launch()
+        worker = start_worker(
+            directory / "worker",
+            master,
+            cores=cores,
+            memory=memory,
+            environment=worker_environment,
+        )
     except BaseException:
         master.stop(10)
         raise
-    return Cluster(master, worker)
+    return Cluster(master, worker, f"http://{HOST}:{rest_port}" if rest_port else None)
+
+
+def start_worker(
+    directory: Path,
+    master: Server,
+    *,
+    cores: int = 2,
+    memory: str = "2g",
+    environment: Mapping[str, str] | None = None,
+) -> Server:
+    """Start a worker of a master that runs; see ``start``."""
+    work = directory / "work"
+    options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(work)]
+    return _server(
+        directory,
+        master.port,
+        [_WORKER, "--host", HOST, "--webui-port", "0", *options, master.url],
+        _registered,
+        environment or {},
+    ).launch()
 
 
 def command_line(pid: int) -> str:

@@ -1,6 +1,7 @@
 """What every launch backend promises: start a driver, find it again, read its log, end it.
 
-A backend is a file beside this one: `local`, processes of this machine.
+A backend is a file beside this one: ``local``, processes of this machine, and ``standalone``,
+submissions to a Spark cluster. ``backends`` finds the one that a handle belongs to.
 
 A job's name follows from pipeline and generation, so that submitting twice starts one driver and
 a supervisor that lost its memory finds the driver again.
@@ -38,6 +39,8 @@ class JobStatus:
     exit_code: int | None = None
     distress: Distress | None = None
     """Why the driver cannot write to its store, if it says so on this machine."""
+    detail: str | None = None
+    """What the place says about it, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,14 @@ class LocalBackend:
     compose: Callable[[LaunchSpec], Sequence[str]] = spark_submit.command
     term_grace_s: float = 5.0
 
+    def check(self, master: str, store: str) -> None:
+        """Refuse a Spark master or state store that drivers cannot work with.
+
+        Raises:
+            SpecError: it is refused; the text says what works.
+        """
+        spark_submit.check_master(master, store)
+
     def submit(self, job: LaunchSpec) -> Handle:
         """Start the job in its own session, or adopt the one that runs."""
         place = self.directory / job.name

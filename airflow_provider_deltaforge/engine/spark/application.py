@@ -65,7 +65,11 @@ def _parser(description: str) -> argparse.ArgumentParser:
 def _run(parsed: argparse.Namespace, kind: str, drive: Any, beside: Beside) -> int:
     stay_lean()
     from airflow_provider_deltaforge.engine.spark.runner import SparkRunner
-    from airflow_provider_deltaforge.engine.spark.session import jvm_may_die, session
+    from airflow_provider_deltaforge.engine.spark.session import (
+        jvm_may_die,
+        session,
+        share_variables,
+    )
 
     end_with_parent()
     outcome: Outcome
@@ -74,6 +78,7 @@ def _run(parsed: argparse.Namespace, kind: str, drive: Any, beside: Beside) -> i
         logs.configure({"pipeline": parsed.pipeline})
         with jvm_may_die():
             spark = session(f"deltaforge-{kind}-{parsed.pipeline}")
+            share_variables(spark)
             master, application_id = spark.sparkContext.master, spark.sparkContext.applicationId
         location = StoreLocation.from_environment()
         location.require_reachable(master)

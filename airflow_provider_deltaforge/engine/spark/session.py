@@ -8,6 +8,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage.location import EXECUTOR_VARIABLES
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _SETTINGS = {
@@ -34,6 +35,18 @@ def session(app_name: str) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("DELTAFORGE_SPARK_LOG", "WARN"))
     return spark
+
+
+def share_variables(spark: SparkSession) -> None:
+    """Hand the variables that the driver was started with to the Python workers of executors.
+
+    They travel with the tasks, between Spark's own processes: not in its settings, plans, event log
+    or pages. ``DELTAFORGE_EXECUTOR_VARIABLES`` names them; without it executors have what their
+    Spark worker has.
+    """
+    for name in os.environ.get(EXECUTOR_VARIABLES, "").split(","):
+        if name in os.environ:
+            spark.sparkContext.environment[name] = os.environ[name]
 
 
 @contextmanager

@@ -1,0 +1,380 @@
+"""Drivers on a Spark standalone cluster, submitted through its master's REST server.
+
+``spark-submit`` refuses cluster mode for Python there. The REST server takes any main class: given
+``SparkSubmit`` itself, the worker that the master chooses starts the Python application as a client
+of the same cluster. Nothing of the submitter's host is needed from then on: the submission's id in
+the control record is all that another host needs to find the driver again.
+"""
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_deltaforge.control.launching.contract import (
+    Handle,
+    JobState,
+    JobStatus,
+    LaunchSpec,
+)
+from airflow_provider_deltaforge.control.launching.spark_submit import check_master
+from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
+from airflow_provider_deltaforge.storage.location import (
+    ENVIRONMENT,
+    EXECUTOR_VARIABLES,
+    JOB,
+    StoreLocation,
+)
+from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+NAME = "standalone"
+
+_SUBMISSIONS = "/v1/submissions/"
+_REST_PORT = 6066
+_TIMEOUT_S = 5.0
+_AWAY_S = 10.0
+_POLL_S = 0.5
+
+_DEFAULTS = {
+    # The page is off, as with every driver of ours, and no row ever crosses the JVM.
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "512m",
+    "spark.driver.cores": "1",
+    # An application takes every core that is free unless it says how many.
+    "spark.cores.max": "2",
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+_OURS = frozenset(
+    {"spark.master", "spark.submit.deployMode", "spark.app.name", "spark.driver.supervise"}
+)
+_SECRET_KEY = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"\{\{.*\}\}", re.DOTALL)
+_STATES = {
+    "SUBMITTED": JobState.RUNNING,
+    "RUNNING": JobState.RUNNING,
+    "RELAUNCHING": JobState.RUNNING,
+    "FINISHED": JobState.ENDED,
+    "FAILED": JobState.ENDED,
+    "KILLED": JobState.ENDED,
+    "ERROR": JobState.ENDED,
+}
+
+_away_until: dict[str, float] = {}
+"""REST servers that did not answer, and until when they are not asked for a status again: a page
+that shows many pipelines must not wait for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneBackend:
+    """Submits drivers to a cluster's master, which places them on its workers.
+
+    Attributes:
+        python: interpreter on every host of the cluster, of an environment with this package; its
+            directory holds the scripts that came with the package.
+        rest_urls: of the masters' REST servers; none: port 6066 of the masters' hosts.
+        conf: Spark settings of driver and executors; visible on command lines.
+        token: sent to the REST servers as bearer token.
+        kill_wait_s: so long a driver may take to end once it is killed; a worker gives it 10 s
+            between SIGTERM and SIGKILL.
+    """
+
+    python: str | None = None
+    rest_urls: tuple[str, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+    token: str | None = field(default=None, repr=False)
+    kill_wait_s: float = 20.0
+
+    @classmethod
+    def from_extra(cls, extra: Mapping[str, Any]) -> "StandaloneBackend":
+        """Read the extra of a connection: ``spark_python``, ``spark_rest_url``, ``spark_conf``.
+
+        Also ``spark_rest_token``.
+
+        Raises:
+            SpecError: a value is refused; the text names its key.
+        """
+        urls = tuple(
+            url.strip().rstrip("/")
+            for url in str(extra.get("spark_rest_url") or "").split(",")
+            if url.strip()
+        )
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+                raise SpecError(
+                    f"spark_rest_url: write http://host:6066, the REST server of Spark's master; "
+                    f"got {redacted(url)!r}"
+                )
+        python = extra.get("spark_python") or None
+        if python is not None and not PurePosixPath(str(python)).is_absolute():
+            raise SpecError(
+                "spark_python: write the absolute path of the interpreter on the cluster's hosts, "
+                f"/opt/deltaforge/bin/python; got {python!r}"
+            )
+        token = extra.get("spark_rest_token") or None
+        return cls(
+            str(python) if python else None,
+            urls,
+            _conf_of(extra.get("spark_conf")),
+            str(token) if token else None,
+        )
+
+    def check(self, master: str, store: str) -> None:
+        """Refuse what cannot be submitted, before anything is stored or started.
+
+        Args:
+            master: Spark's master URL.
+            store: the DSN of the state store.
+
+        Raises:
+            SpecError: it is refused; the text says what works.
+        """
+        location = StoreLocation.from_dsn(store)
+        if location.backend != "postgres":
+            where = location.path or location.backend
+            raise SpecError(
+                f"the launch backend `{NAME}` is refused with the {location.backend} store {where}:"
+                " drivers on the cluster's hosts cannot open it; make the connection's store a "
+                "PostgreSQL database (docs/airflow.md, 'Where drivers run')"
+            )
+        check_master(master, store)
+        if not master.startswith("spark://"):
+            raise SpecError(
+                f"the launch backend `{NAME}` needs a standalone cluster: write spark://host:7077 "
+                f"as `master`, or in the connection that spark_conn_id names; got {master!r}"
+            )
+        if self.python is None:
+            raise SpecError(
+                f"the launch backend `{NAME}` needs the extra `spark_python` of the connection: "
+                "the interpreter on the cluster's hosts that has this package, as in "
+                "/opt/deltaforge/bin/python"
+            )
+
+    def submit(self, job: LaunchSpec) -> Handle:
+        """Submit a driver; its id is the handle.
+
+        A submission whose answer is lost starts a driver all the same. It ends by itself, because
+        the caller's next attempt has a newer generation or takes its epoch.
+
+        Raises:
+            SpecError: it cannot be submitted as asked, or the master does not understand it.
+            AccessError: the REST server refuses us.
+            RetryableError: no master that leads is there.
+        """
+        self.check(job.master, job.store)
+        urls = self.rest_urls or _rest_urls(job.master)
+        reasons = []
+        for url in urls:
+            try:
+                answer = self._ask(url, "POST", "create", self._request(job))
+            except RetryableError as error:
+                reasons.append(str(error))
+                continue
+            if answer.get("success") and answer.get("submissionId"):
+                return {
+                    "backend": NAME,
+                    "name": job.name,
+                    "submission_id": answer["submissionId"],
+                    "master": job.master,
+                    "rest_urls": list(urls),
+                }
+            reasons.append(f"{url}: {_first_line(answer.get('message'))}")
+        raise RetryableError(f"{job.name} was not submitted: {'; '.join(reasons)}")
+
+    def status(self, handle: Handle) -> JobStatus:
+        """Ask the master; unknown where none answers, or none knows the submission any more."""
+        for url in handle.get("rest_urls") or ():
+            if time.monotonic() < _away_until.get(url, 0.0):
+                continue
+            try:
+                answer = self._ask(url, "GET", f"status/{handle['submission_id']}")
+            except (RetryableError, AccessError, SpecError):
+                _away_until[url] = time.monotonic() + _AWAY_S
+                continue
+            state = _STATES.get(str(answer.get("driverState")))
+            if answer.get("success") and state is not None:
+                exit_code = 0 if answer["driverState"] == "FINISHED" else None
+                return JobStatus(state, exit_code, detail=_detail(answer))
+        return JobStatus(JobState.UNKNOWN)
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        """Wait for the driver to drain, then let the master kill it; return when it is gone.
+
+        Raises:
+            RetryableError: the master cannot be asked, or the driver does not end.
+        """
+        if self._ended(handle, grace_s):
+            return
+        for url in handle["rest_urls"]:
+            try:
+                answer = self._ask(url, "POST", f"kill/{handle['submission_id']}")
+            except RetryableError:
+                continue
+            if answer.get("success"):
+                break
+        if not self._ended(handle, self.kill_wait_s):
+            state = self.status(handle).state.value
+            raise RetryableError(
+                f"{handle.get('name')}: submission {handle.get('submission_id')} on "
+                f"{handle.get('master')} has not ended ({state}); is the master's REST server up?"
+            )
+
+    def logs_tail(self, handle: Handle, line_count: int = 40) -> str:
+        """Return nothing: the driver ships the end of its log to the state store itself."""
+        del handle, line_count
+        return ""
+
+    def links(self, handle: Handle) -> Mapping[str, str]:
+        """Return the submission, and where Spark keeps what the driver printed."""
+        submission = f"{handle.get('submission_id')}"
+        return {
+            "driver log": f"{submission}/stderr in the work directory of its Spark worker",
+            "submission": f"{submission} on {handle.get('master')}",
+        }
+
+    def _ended(self, handle: Handle, wait_s: float) -> bool:
+        deadline = time.monotonic() + wait_s
+        while self.status(handle).state is not JobState.ENDED:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def _request(self, job: LaunchSpec) -> Mapping[str, Any]:
+        """Return a submission; what is secret is in ``environmentVariables`` and nowhere else."""
+        conf = {**_DEFAULTS, **self.conf}
+        python = PurePosixPath(str(self.python))
+        variables = {
+            **job.environment,
+            ENVIRONMENT: StoreLocation.from_dsn(job.store).to_dsn(),
+        }
+        for name, value in variables.items():
+            if _PLACEHOLDER.fullmatch(value):
+                raise SpecError(
+                    f"the value of {name} begins with {{{{ and ends with }}}}: Spark's master "
+                    "would put a variable of its own in its place; change the value"
+                )
+        words = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+        return {
+            "action": "CreateSubmissionRequest",
+            "clientSparkVersion": "",
+            "appResource": "",
+            "mainClass": "org.apache.spark.deploy.SparkSubmit",
+            "appArgs": [
+                *("--master", job.master, "--deploy-mode", "client", "--name", job.name),
+                *words,
+                str(python.parent / f"deltaforge_{job.script}"),
+                *("--pipeline", job.pipeline, "--generation", str(job.generation)),
+                *job.arguments,
+            ],
+            "sparkProperties": {
+                **conf,
+                "spark.app.name": job.name,
+                "spark.driver.supervise": "false",  # One restarter only: control/supervise.py.
+            },
+            "environmentVariables": {
+                **variables,
+                EXECUTOR_VARIABLES: ",".join(sorted(variables)),
+                JOB: job.name,
+                "PYSPARK_PYTHON": str(python),
+                "PYSPARK_DRIVER_PYTHON": str(python),
+            },
+        }
+
+    def _ask(
+        self, url: str, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """Return a REST server's answer; no proxy and no redirect sees what is sent."""
+        parts = urlsplit(url)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        headers = {"Content-Type": "application/json;charset=UTF-8"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        content = json.dumps(body) if body is not None else None
+        try:
+            connection = kind(str(parts.hostname), parts.port, timeout=_TIMEOUT_S)
+            try:
+                connection.request(method, f"{parts.path}{_SUBMISSIONS}{path}", content, headers)
+                response = connection.getresponse()
+                text = response.read()
+            finally:
+                connection.close()
+        except (OSError, HTTPException, ValueError) as error:
+            words = redacted(str(error)) or type(error).__name__
+            raise RetryableError(f"Spark's master does not answer at {url}: {words}") from error
+        if response.status in {401, 403}:
+            raise AccessError(
+                f"the REST server at {url} refuses us (HTTP {response.status}): set the extra "
+                "spark_rest_token of the connection to a token that it takes"
+            )
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise RetryableError(
+                f"what answers at {url} is no REST server of a Spark master (HTTP "
+                f"{response.status}): check spark_rest_url, and spark.master.rest.enabled there"
+            )
+        if response.status == 400:
+            raise SpecError(f"{url} does not take it: {_first_line(answer.get('message'))}")
+        return answer
+
+
+def _conf_of(value: Any) -> Mapping[str, str]:
+    """Return the Spark settings of a connection's extra.
+
+    Raises:
+        SpecError: it is no mapping of texts, or holds what is ours or secret.
+    """
+    if isinstance(value, str) and value.strip():
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise SpecError('spark_conf: is no JSON; write {"spark.cores.max": "2"}') from None
+    if not value:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SpecError('spark_conf: must be an object, {"spark.cores.max": "2"}')
+    for key, setting in value.items():
+        if not str(key).startswith("spark.") or isinstance(setting, (dict, list, type(None))):
+            raise SpecError(f"spark_conf: {key!r} must be a Spark setting (spark.…) with one value")
+        if key in _OURS:
+            raise SpecError(f"spark_conf: {key} is set by the launch backend; remove it")
+        if _SECRET_KEY.search(key):
+            raise SpecError(
+                f"spark_conf: {key} would be seen on command lines; set it in spark-defaults.conf "
+                "of the Spark workers"
+            )
+    return {
+        key: str(setting).lower() if isinstance(setting, bool) else str(setting)
+        for key, setting in value.items()
+    }
+
+
+def _rest_urls(master: str) -> tuple[str, ...]:
+    hosts = master.removeprefix("spark://").split(",")
+    return tuple(f"http://{host.rpartition(':')[0]}:{_REST_PORT}" for host in hosts)
+
+
+def _detail(answer: Mapping[str, Any]) -> str:
+    """Return in words what the master says of a submission."""
+    state, worker = answer["driverState"], answer.get("workerId")
+    if state == "SUBMITTED":
+        return "queued by Spark's master: no worker has the cores and the memory for a driver yet"
+    words = [f"Spark says {state}"]
+    if worker:
+        words.append(f"{answer.get('submissionId')} on {worker}")
+    if answer.get("message"):
+        words.append(_first_line(answer["message"]))
+    return "; ".join(words)
+
+
+def _first_line(message: object) -> str:
+    lines: Sequence[str] = [line.strip() for line in redacted(str(message or "")).splitlines()]
+    return " ".join(lines[:2])[:300] or "no reason was given"
