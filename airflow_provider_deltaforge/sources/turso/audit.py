@@ -1,10 +1,12 @@
 """Looks for writers whose changes are not captured.
 
-Only connections that switch capture on are captured, so a table's rows are counted against the
-captured inserts and deletes. Updates of other writers leave no trace that could be counted.
+Only connections that switch capture on are captured, and triggers fire unless a connection switches
+them off. So a table's rows are counted against the captured inserts and deletes. Updates of other
+writers leave no trace that could be counted.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_provider_deltaforge.sources.turso.capture import CATALOG, exists
@@ -45,8 +47,8 @@ class Audit:
         captured = self._captured() if self._sizes else {}  # The first time, nothing is compared.
         found = []
         for name, table in tables.items():
-            old, new = self._sizes.get(name), self._size(table)
-            self._sizes[name] = new
+            old = self._sizes.get(name)
+            new = self._sizes[name] = _size(self._database, table, old)
             if old is None or CATALOG in captured:
                 continue  # A table dropped and made again loses rows that nobody deleted.
             net, last = captured.get(name.lower(), (0, None))
@@ -74,17 +76,58 @@ class Audit:
             for name, net, last in rows
         }
 
-    def _size(self, table: TursoTable) -> _Size:
-        name = quoted(table.name)
-        last = None
-        if table.rowid is not None:
-            last = self._database.value(f"SELECT max({quoted(table.rowid)}) FROM {name}")
-        old = self._sizes.get(table.name)
-        if old is not None and old.rows is None:
-            return _Size(None, last)
-        counted = f"SELECT 1 FROM {name} LIMIT {COUNTED_MAX + 1}"
-        rows = int(self._database.value(f"SELECT count(*) FROM ({counted})"))
-        return _Size(rows if rows <= COUNTED_MAX else None, last)
+
+class TriggerAudit:
+    """Compares how the tables of a file grew with the changes that were read.
+
+    Rows that are missing are no sign: a row that ``INSERT OR REPLACE`` replaces fires no trigger.
+
+    Args:
+        database: the open file.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sizes: dict[str, _Size] = {}
+        self._net: Counter[str] = Counter()
+
+    def read(self, changes: Iterable[tuple[str, str]]) -> None:
+        """Take note of changes, by table and op."""
+        for name, op in changes:
+            self._net[name] += {"c": 1, "d": -1}.get(op, 0)
+
+    def check(self, tables: Mapping[str, TursoTable]) -> list[str]:
+        """Return what grew by more than was read since the last check.
+
+        Inside a view of which every change was read.
+        """
+        found = []
+        for name, table in tables.items():
+            old = self._sizes.get(name)
+            new = self._sizes[name] = _size(self._database, table, old)
+            if old is None or old.rows is None or new.rows is None:
+                continue
+            strange = new.rows - old.rows - self._net[name]
+            if strange > 0:
+                found.append(
+                    f"{DB}.{name}: {strange:+d} rows that no trigger has seen; a connection writes "
+                    "with triggers switched off (SQLITE_DBCONFIG_ENABLE_TRIGGER); leave them on, "
+                    "and snapshot the table"
+                )
+        self._net.clear()
+        return found
+
+
+def _size(database: Database, table: TursoTable, old: _Size | None) -> _Size:
+    name = quoted(table.name)
+    last = None
+    if table.rowid is not None:
+        last = database.value(f"SELECT max({quoted(table.rowid)}) FROM {name}")
+    if old is not None and old.rows is None:
+        return _Size(None, last)
+    counted = f"SELECT 1 FROM {name} LIMIT {COUNTED_MAX + 1}"
+    rows = int(database.value(f"SELECT count(*) FROM ({counted})"))
+    return _Size(rows if rows <= COUNTED_MAX else None, last)
 
 
 def uncaptured(database: Database, cdc_table: str, born: Mapping[str, int]) -> list[str]:

@@ -3,13 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.sources.turso.audit import TriggerAudit
 from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.events import Events, FileTxPositions
 from airflow_provider_deltaforge.sources.turso.file_reader import FileReader, Pace
@@ -81,6 +82,10 @@ class TriggerReader(FileReader):
         self._clean_at = 0.0
         self._known = set(start.schemas)
         self._session = -1
+        # Others' connections to a server cannot switch triggers off, and counting has its price.
+        self._audits = cleans and database.engine != "server"
+        self._auditor = TriggerAudit(database)
+        self._audit_at = 0.0
         self._check_kept()
 
     def decode(self, segment: TriggerSegment) -> ChangeBatch:
@@ -125,6 +130,7 @@ class TriggerReader(FileReader):
         super().close()
 
     def _check_kept(self) -> None:
+        self._auditor = TriggerAudit(self._database)
         self._tables = self._shadows.prepared(self._last)
         self._version = self._read_version()
         with self._database.view():
@@ -150,10 +156,11 @@ class TriggerReader(FileReader):
             self._clean()  # What is delivered must not keep an altered table from new triggers.
             self._tables = self._shadows.prepared(self._last)
             self._version = self._read_version()
+            self._auditor = TriggerAudit(self._database)
             with self._database.view():
                 self._find_new()
         head = self._shadows.head_id()
-        if head == self._last:
+        if head == self._last and not self._is_audit_due:
             return
         with self._database.view():
             self._check_place()
@@ -165,10 +172,32 @@ class TriggerReader(FileReader):
             full = len(rows) >= self._pace.batch_size
             last = int(rows[-1][0]) if full else head
             others = self._shadows.latest(last, self._shadows.others())
+            self._audit(rows, is_whole=not full)
+        if last == self._last:
+            return
         self._last = last
         self._time = max(self._time, others, *(row[2] for row in rows))
         self._ready.append(TriggerSegment(tuple(rows), self._tables, last, self._time))
         self._pace.took(len(rows))
+
+    @property
+    def _is_audit_due(self) -> bool:
+        return self._audits and time.monotonic() >= self._audit_at
+
+    def _audit(self, rows: Iterable[tuple[Any, ...]], *, is_whole: bool) -> None:
+        """Warn of tables that grew without triggers; seldom, because rows are counted.
+
+        Args:
+            rows: what is read in the view that is open.
+            is_whole: there is no more to read in it.
+        """
+        self._auditor.read((str(row[1]), str(row[3])) for row in rows)
+        if not is_whole or not self._is_audit_due:
+            return
+        warnings = self._auditor.check(self._tables)
+        self._audit_at = time.monotonic() + self._pace.audit_s
+        for warning in warnings:
+            _log.warning("source %s: %s", self._source_id, warning)
 
     def _check_place(self) -> None:
         """Check that what was read is still what lies before our place; inside a view."""

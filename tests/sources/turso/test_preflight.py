@@ -1,5 +1,10 @@
 """What the preflight finds, and what a running stream warns of."""
 
+import _sqlite3
+import ctypes
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from tests.sources.turso.database import WatchfulSource, Writer, events_of, source
@@ -128,3 +133,39 @@ def test_what_cannot_be_followed_is_refused_by_key(settings, key):
 
     assert said.startswith(key)
     assert "planted" not in said
+
+
+class TestWritersWithoutTriggers:
+    """Triggers are SQLite's own, and a connection may switch them off."""
+
+    def test_the_stream_warns_of_rows_that_no_trigger_has_seen(self, path, caplog):
+        with closing(sqlite3.connect(path)) as sqlite:
+            sqlite.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
+            reader = source(
+                path, WatchfulSource, cdc_mode="triggers", auto_create_triggers=True
+            ).open(None)
+            for number in range(5):
+                sqlite.execute(f"INSERT INTO orders VALUES ({number}, 'seen')")
+            sqlite.execute("INSERT OR REPLACE INTO orders VALUES (1, 'again')")
+            sqlite.execute("DELETE FROM orders WHERE id = 2")
+            sqlite.commit()
+        assert len(events_of(reader)) == 7
+        assert events_of(reader) == []
+        assert "no trigger" not in caplog.text
+
+        written_without_triggers(path, "INSERT INTO orders VALUES (9, 'unseen')")
+        assert events_of(reader) == []
+        assert "main.orders: +1 rows that no trigger has seen" in caplog.text
+        reader.close()
+
+
+def written_without_triggers(path, statement):
+    """Run a statement over a connection as an application may set it up in C."""
+    library = ctypes.CDLL(_sqlite3.__file__)  # What Python itself uses.
+    opened, is_on = ctypes.c_void_p(), ctypes.c_int(9)
+    assert library.sqlite3_open(str(path).encode(), ctypes.byref(opened)) == 0
+    enable_trigger = 1003
+    library.sqlite3_db_config(opened, enable_trigger, ctypes.c_int(0), ctypes.byref(is_on))
+    assert is_on.value == 0
+    assert library.sqlite3_exec(opened, statement.encode(), None, None, None) == 0
+    library.sqlite3_close(opened)
