@@ -6,7 +6,8 @@ a steady writer under default settings; ``starts`` kills and starts it; ``copies
 beside it; ``snapshot`` copies one
 beside the database's own tools, ``snapshot_memory`` 20 million rows; ``transaction`` lets one
 transaction of millions of rows pass and watches memory; ``processors`` weighs each processor
-against rendering alone, without any server, and ``sensing`` schema sensing; ``idle`` shows how soon
+against rendering alone, without any server, ``sensing`` schema sensing, and ``parallelism`` parts
+of a batch at the same time; ``idle`` shows how soon
 a pipeline obeys and what it costs at rest; ``behind`` takes a best-effort sink away for a minute;
 ``verify`` verifies a table in three
 sinks; the name of a sink measures its writer beside a bare client.
@@ -31,6 +32,7 @@ from benchmarks import (
     behind,
     exactly_once,
     idle,
+    parallelism,
     postgres_workload,
     processors,
     sensing,
@@ -46,7 +48,7 @@ from benchmarks import (
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
-_ALONE = {"processors": processors, "sensing": sensing}
+_ALONE = {"parallelism": parallelism, "processors": processors, "sensing": sensing}
 _EVENTS = {"transaction": 5_000_000}
 _OTHERS = ("render", "idle", "behind", "exactly_once", "snapshot", "snapshot_memory", "verify")
 _WHOLE = ("drain", "latency", "starts", "transaction", "copies")

@@ -186,13 +186,7 @@ def on_event(event: dict[str, Any]) -> dict[str, Any]:
 def main(results: Path, result: dict[str, Any]) -> None:
     """Measure every case, show them and write them down."""
     pa.set_cpu_count(1)
-    notes = batch(ROWS_PER_TRANSACTION)
-    batches = {
-        "notes": notes,
-        "columns": _with(notes, after=list(_columns())),
-        "orders": _with(notes, after=list(_orders())),
-        "outbox": _with(notes, after=list(_messages()), schema=[OUTBOX] * BATCH_ROWS),
-    }
+    batches = {name: example_rows(name) for name in ("notes", "columns", "orders", "outbox")}
     cases = {}
     for case in CASES:
         cases[case.name] = _measured(case, batches[case.rows])
@@ -200,6 +194,15 @@ def main(results: Path, result: dict[str, Any]) -> None:
     results.mkdir(exist_ok=True)
     (results / "processors.json").write_text(json.dumps(result, indent=2) + "\n")
     _show(cases)
+
+
+def example_rows(name: str) -> pa.RecordBatch:
+    """Return a batch of one kind of rows."""
+    notes = batch(ROWS_PER_TRANSACTION)
+    if name == "outbox":
+        return _with(notes, after=list(_messages()), schema=[OUTBOX] * BATCH_ROWS)
+    images = {"columns": _columns, "orders": _orders}
+    return _with(notes, after=list(images[name]())) if name in images else notes
 
 
 def _measured(case: Case, rows: pa.RecordBatch) -> dict[str, float]:

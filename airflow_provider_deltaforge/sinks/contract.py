@@ -63,10 +63,10 @@ class FormerWriter:
 
 
 class WriterClaim(Protocol):
-    """The right of one epoch's writers to write to one sink, as the state store gives it.
+    """The right of one epoch's writers, which work side by side, to write to one sink.
 
-    The writers of one epoch work side by side and have one token. A newer epoch ends the right of
-    every older one. All methods ask the state store, and raise RetryableError while it is away.
+    A newer epoch ends that of every older one. All methods ask the state store, and raise
+    RetryableError while it is away.
     """
 
     token: str
@@ -92,8 +92,7 @@ class WriterClaim(Protocol):
     def outlive(self, writers: Sequence[FormerWriter]) -> None:
         """Return when nothing that these have begun can be under way any more.
 
-        Raises:
-            RetryableError: that takes some seconds more; the text says how many.
+        Raises RetryableError while that takes some seconds more; the text says how many.
         """
 
     def forget(self, writers: Sequence[FormerWriter]) -> None:
@@ -267,13 +266,11 @@ class ExactlyOnceWriter(Protocol):
 class LosesPositionWithMessages(Protocol):
     """A writer whose destination cannot lose the position without the messages behind it.
 
-    Only of such a one it follows, from a position that is gone, that the messages are gone as well,
-    and that they may be written again.
+    Where that is gone, the messages are gone as well, and may be written again.
     """
 
     has_expired: bool
-    """After ``recover`` returned nothing: the destination itself let the position go, by its limits
-    or a purge, together with messages that readers could have read."""
+    """After ``recover`` returned nothing: limits or a purge took it, with messages to be read."""
 
 
 @runtime_checkable
@@ -349,6 +346,8 @@ class Sink(PluginSettings):
     """Each message goes to the partition of its shard, if the document counts shards."""
     is_private: ClassVar[bool] = False
     """Each process writes to a place of its own: no former writer can follow a newer one."""
+    takes_several_writers: ClassVar[bool] = False
+    """Without a position: written by ``delivery.parallelism`` writers at once, each its keys."""
     takes_chunks: ClassVar[bool] = False
     """If it holds the position: its writer for rows of snapshots is a ``ChunkWriter``."""
 
@@ -388,15 +387,10 @@ class Sink(PluginSettings):
         return self
 
     def _connected(self, place: str, pipeline: str, extra: str) -> Any:
-        """Return a connection whose driver may be missing.
-
-        Args:
-            place: ``module:class``, made with this description and the pipeline's name.
-            pipeline: its name.
-            extra: of this package, which brings the driver; also the sink's type.
+        """Return a ``module:class`` of this description and a pipeline's name.
 
         Raises:
-            SpecError: the extra is missing.
+            SpecError: ``extra``, of this package and the sink's type, is missing: the driver.
         """
         try:
             return load_object(place)(self, pipeline)

@@ -135,6 +135,7 @@ class MemorySink(Sink):
     destination_field: ClassVar[str] = "topic"
     key_field: ClassVar[str] = "key"
     is_private: ClassVar[bool] = True
+    takes_several_writers: ClassVar[bool] = True
 
     id: str = "memory"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""

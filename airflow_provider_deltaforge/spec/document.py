@@ -348,5 +348,17 @@ def _asks_of_sinks(spec: Any) -> Iterator[_Ask]:
 
 
 def _asks_of_policies(spec: Any) -> Iterator[_Ask]:
-    if spec.delivery.parallelism > 1:
-        yield "spec.delivery.parallelism", f"{spec.delivery.parallelism} lanes"
+    parallelism = spec.delivery.parallelism
+    if parallelism > 1 and not spec.processors and not _writes_in_parallel(spec):
+        yield (
+            "spec.delivery.parallelism",
+            f"{parallelism}; here are no processors, and no sink that is written to over several "
+            "connections: the stream would be no faster",
+        )
+
+
+def _writes_in_parallel(spec: Any) -> bool:
+    return any(
+        getattr(sink, "takes_several_writers", False) and not sink.holds_position
+        for sink in spec.sinks
+    )

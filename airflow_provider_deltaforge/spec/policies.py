@@ -125,8 +125,9 @@ class ConnectionPolicy(Settings):
 class DeliverySettings(Settings):
     """How the stream is carried."""
 
-    parallelism: PositiveInt = 1
-    """Lanes; each carries the keys that fall to it, in order."""
+    parallelism: int = Field(default=1, ge=1, le=64)
+    """Parts of each batch that are processed, and written, at the same time; a key is always in one
+    part, so that its events stay in order."""
 
 
 class Trigger(Settings):

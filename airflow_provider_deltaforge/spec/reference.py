@@ -35,7 +35,8 @@ touched. `${source.table}`, `${after.id}` and other fields of the event are fill
 sinks, processors and `sharding.key` only.
 
 What is marked *not in this release* is checked like everything else, and refused when the pipeline
-starts. So is, whatever the plug-in, a `delivery.parallelism` above 1.
+starts. So is, whatever the plug-in, a `delivery.parallelism` above 1 that nothing in the document
+could use.
 
 `spec.storage` names the state store of `deltaforge run` and `snapshot`; a `--store`,
 `DELTAFORGE_STORE` or Airflow connection that names another one is refused. `status`, `pause` and

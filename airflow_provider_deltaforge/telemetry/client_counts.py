@@ -1,6 +1,7 @@
 """What the client of a sink counts by itself, for metrics."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -17,6 +18,16 @@ class ClientCounts:
 
     counts: Mapping[str, int] = field(default_factory=dict)
     gauges: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def total(cls, parts: Sequence["ClientCounts"]) -> "ClientCounts":
+        """Return what several clients of one sink did and hold."""
+        counts: Counter[str] = Counter()
+        gauges: Counter[str] = Counter()
+        for part in parts:
+            counts.update(part.counts)
+            gauges.update(part.gauges)
+        return parts[0] if len(parts) == 1 else cls(counts, gauges)
 
 
 @runtime_checkable

@@ -7,10 +7,23 @@ import pytest
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from tests.e2e.exact_sources import SHOPS
 from tests.e2e.kill_plan import BORDERS, OF_REQUESTS, OF_SNAPSHOTS, SEEDS, cells, planned, shown
-from tests.engine.lagging_crash_points import OF_ARCHIVES, OF_LAGGING, OF_REPLAYS, OF_REWINDS
+from tests.engine.lagging_crash_points import (
+    OF_ARCHIVES,
+    OF_LAGGING,
+    OF_PARTS,
+    OF_REPLAYS,
+    OF_REWINDS,
+)
 from tests.engine.spark_kills import IN_APPLICATION, Victim, possible
 
-ELSEWHERE = {*OF_LAGGING, *OF_REPLAYS, *OF_REWINDS, *OF_ARCHIVES, CrashPoint.DEAD_LETTERS_STORED}
+ELSEWHERE = {
+    *OF_LAGGING,
+    *OF_REPLAYS,
+    *OF_REWINDS,
+    *OF_ARCHIVES,
+    *OF_PARTS,
+    CrashPoint.DEAD_LETTERS_STORED,
+}
 RESTARTS = {Victim.PROCESS, Victim.JVM, Victim.APPLICATION}
 
 plans = pytest.mark.parametrize(

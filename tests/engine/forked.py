@@ -20,9 +20,9 @@ from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
 from airflow_provider_deltaforge.engine.driver.local import LocalRunner
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
-from airflow_provider_deltaforge.plugins import PROCESSORS
+from airflow_provider_deltaforge.plugins import PROCESSORS, SINKS
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from tests.engine import picky
+from tests.engine import appending, picky
 
 # Whoever waits for one of them to speak or to hear waits less.
 _QUICK = Tuning(beat_s=0.1, control_s=0.1, listen_s=0.2, cancelled_s=0.2)
@@ -109,6 +109,7 @@ def _run(
     os.environ.update(environment)
     crash_points.arm()
     PROCESSORS.shipped.update(picky.PLACE)
+    SINKS.shipped.update(appending.PLACE)
     logging.basicConfig(level=logging.INFO)
     location = StoreLocation.from_environment()
     if ticket is not None:

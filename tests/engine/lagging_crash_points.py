@@ -37,3 +37,5 @@ OF_REPLAYS = frozenset(
     {CrashPoint.REPLAY_WRITTEN, CrashPoint.REPLAY_STORED, CrashPoint.REPLAY_REMOVED}
 )
 """Of one whose dead letters are sent again: test_kills."""
+OF_PARTS = frozenset({CrashPoint.PART_WRITTEN})
+"""Of one that writes parts of a batch at the same time: test_parallel_kills."""

@@ -13,7 +13,13 @@ from typing import Any
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
-from tests.engine.lagging_crash_points import OF_ARCHIVES, OF_LAGGING, OF_REPLAYS, OF_REWINDS
+from tests.engine.lagging_crash_points import (
+    OF_ARCHIVES,
+    OF_LAGGING,
+    OF_PARTS,
+    OF_REPLAYS,
+    OF_REWINDS,
+)
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver, ScriptedRun, kill
 from tests.oracle.verdict import judge
 from tests.servers import postgres, spark
@@ -34,7 +40,7 @@ IN_APPLICATION = {CrashPoint.SNAPSHOT_STARTED, CrashPoint.SNAPSHOT_FINISHED, *RE
 AT_START = {CrashPoint.START_POSITION_STORED}
 """Borders that a stream crosses once."""
 STREAM_BORDERS = set(CrashPoint) - SNAPSHOT_BORDERS - REQUEST_BORDERS - AT_START - OF_LAGGING
-STREAM_BORDERS -= OF_REPLAYS | OF_REWINDS | OF_ARCHIVES
+STREAM_BORDERS -= OF_REPLAYS | OF_REWINDS | OF_ARCHIVES | OF_PARTS
 BEGUN = STREAM_BORDERS | REQUEST_BORDERS
 """Borders of a pipeline that streamed before: its log is delivered from the first transaction."""
 

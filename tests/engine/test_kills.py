@@ -22,7 +22,13 @@ from airflow_provider_deltaforge.storage.records.dead_letters import (
 )
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine import picky
-from tests.engine.lagging_crash_points import OF_ARCHIVES, OF_LAGGING, OF_REPLAYS, OF_REWINDS
+from tests.engine.lagging_crash_points import (
+    OF_ARCHIVES,
+    OF_LAGGING,
+    OF_PARTS,
+    OF_REPLAYS,
+    OF_REWINDS,
+)
 from tests.engine.scripted_run import NAME, ScriptedRun, kill
 from tests.oracle.readers import seen_in_file
 from tests.waiting import wait_until
@@ -58,6 +64,7 @@ OF_PIPELINES = [
         *OF_LAGGING,
         *OF_REWINDS,
         *OF_ARCHIVES,
+        *OF_PARTS,
         CrashPoint.REQUEST_RECORDED,
         CrashPoint.REQUEST_REMOVED,
         CrashPoint.DEAD_LETTERS_STORED,
@@ -214,7 +221,7 @@ def test_a_kill_in_a_replay_loses_nothing_and_keeps_the_order_of_each_row(
 
 
 def test_every_crash_point_has_a_kill():
-    asked = {*OF_REQUESTS, *OF_REPLAYS, *OF_REWINDS, *OF_ARCHIVES}
+    asked = {*OF_REQUESTS, *OF_REPLAYS, *OF_REWINDS, *OF_ARCHIVES, *OF_PARTS}
     assert {*OF_PIPELINES, *asked, *OF_LAGGING, CrashPoint.DEAD_LETTERS_STORED} == set(CrashPoint)
 
 

@@ -240,7 +240,11 @@ class TestUnbuilt:
     @pytest.mark.parametrize(
         ("written", "line"),
         [
-            (document(spec="delivery: {parallelism: 4}"), "spec.delivery.parallelism: 4 lanes"),
+            (
+                document(spec="delivery: {parallelism: 4}"),
+                "spec.delivery.parallelism: 4; here are no processors, and no sink that is "
+                "written to over several connections: the stream would be no faster",
+            ),
             (
                 document().replace("type: scripted", "type: postgres")
                 + "    - {type: nats, config: {id: n, url: n, subject: s}}\n",
@@ -258,6 +262,25 @@ class TestUnbuilt:
         with pytest.raises(SpecError) as caught:
             pipeline.refuse_unbuilt()
         assert f"  {line}" in str(caught.value).splitlines()
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            document(spec="delivery: {parallelism: 4}\nprocessors: [{type: filter, id: f}]"),
+            document()
+            + "    - {type: http, config: {id: h, url: https://h/x}}\n"
+            + "  delivery: {parallelism: 64}\n",
+            document(spec="delivery: {parallelism: 1}"),
+        ],
+        ids=["a processor", "http", "one"],
+    )
+    def test_parallelism_is_obeyed_where_something_can_be_done_at_the_same_time(self, text):
+        assert unbuilt(text) == []
+
+    @pytest.mark.parametrize("parallelism", ["0", "65", "'4x'"])
+    def test_parallelism_has_bounds(self, parallelism):
+        (told,) = messages(document(spec=f"delivery: {{parallelism: {parallelism}}}"))
+        assert "spec.delivery.parallelism: Input should be" in told
 
     @pytest.mark.parametrize("policy", ["mode: all", "mode: quorum, quorum: 2", "mode: required"])
     def test_no_commit_policy_is(self, policy):

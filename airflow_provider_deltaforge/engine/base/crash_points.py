@@ -23,6 +23,7 @@ class CrashPoint(Enum):
     START_POSITION_STORED = "start_position_stored"
     SCHEMA_REGISTERED = "schema_registered"
     BATCH_RENDERED = "batch_rendered"
+    PART_WRITTEN = "part_written"
     SINK_WRITTEN = "sink_written"
     CHECKPOINT_STORED = "checkpoint_stored"
     DEAD_LETTERS_STORED = "dead_letters_stored"

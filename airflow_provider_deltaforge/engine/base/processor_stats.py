@@ -43,7 +43,8 @@ class ProcessorStats:
     def __init__(self, processor_ids: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
         self._counters = {processor_id: ProcessorCounts() for processor_id in processor_ids}
-        self._under_way: tuple[str, float] | None = None
+        self._under_way: dict[int, tuple[str, float]] = {}
+        """By thread: parts of a batch are processed at the same time."""
 
     def processed(
         self, processor_id: str, events: tuple[int, int], refused: int, counts: Mapping[str, int]
@@ -59,17 +60,22 @@ class ProcessorStats:
 
     def calls(self, processor_id: str) -> None:
         """Note that a processor is given a batch; ``called`` says that it is back."""
-        self._under_way = processor_id, time.monotonic()
+        with self._lock:
+            self._under_way[threading.get_ident()] = processor_id, time.monotonic()
 
     def under_way(self) -> tuple[str, float] | None:
-        """Return which processor works on a batch, and for how many seconds."""
-        now = self._under_way
-        return None if now is None else (now[0], time.monotonic() - now[1])
+        """Return which processor has worked longest on a batch, and for how many seconds."""
+        with self._lock:
+            now = list(self._under_way.values())
+        if not now:
+            return None
+        processor_id, since_s = min(now, key=lambda each: each[1])
+        return processor_id, time.monotonic() - since_s
 
     def called(self, processor_id: str, seconds: float, *, failed: bool) -> None:
         """Count one call of a processor."""
-        self._under_way = None
         with self._lock:
+            self._under_way.pop(threading.get_ident(), None)
             counters = self._counters.setdefault(processor_id, ProcessorCounts())
             measure(counters.latency, np.array([seconds]))
             counters.errors += failed

@@ -215,7 +215,8 @@ class CatchUp:
         self._settle(batch, self._result(batch))
 
     def _sink_batch(self, batch: RenderedBatch, messages: Messages) -> SinkBatch:
-        return SinkBatch(messages, batch.source.position, self._own.stand)
+        rows = batch.rendered.processed.rows
+        return SinkBatch(messages, batch.source.position, self._own.stand, rows=rows)
 
     def _result(self, batch: RenderedBatch) -> SinkResult:
         """Wait until the sink has taken what it was given."""

@@ -154,7 +154,7 @@ class SecondReader:
         """
         if self._reader is not None:
             self._reader.close()  # Of an attempt that did not come to its end.
-        self._rendering.open()
+        self._rendering.open(self._context.pipeline.spec.delivery.parallelism)
         context, source = self._context, self._context.pipeline.spec.source
         registry = registry_of(context)
         registry.refresh()

@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.engine.base.last_error import shown
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import RowKey, places_of
-from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
+from airflow_provider_deltaforge.engine.render.processed_batch import ProcessedBatch
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA

@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.engine.dead_letters.row_keys import (
     place_of,
     places_of,
 )
-from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
+from airflow_provider_deltaforge.engine.render.processed_batch import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.storage.contract import Write

@@ -79,6 +79,7 @@ class SinkGroup:
         ending: set when the lane ends.
         deadline_s: how long one sink may take for one batch until that is an error.
         claims: who may write; None where nobody else could.
+        parallelism: connections to each sink that may be written to over several.
     """
 
     def __init__(
@@ -89,12 +90,14 @@ class SinkGroup:
         ending: threading.Event,
         deadline_s: float | None = None,
         claims: SinkFences | None = None,
+        parallelism: int = 1,
     ) -> None:
         self._watcher = watcher
         self._deadline_s = deadline_s
         self._news = threading.Event()
         self._sinks = {sink.id: sink for sink in sinks}
         self._pipeline, self._ending, self._claims = pipeline, ending, claims
+        self._parallelism = parallelism
         self._threads = {sink.id: self._begun(sink) for sink in sinks}
 
     def thread(self, sink_id: str) -> SinkThread:
@@ -115,7 +118,8 @@ class SinkGroup:
 
     def _begun(self, sink: Sink) -> SinkThread:
         news, claims = self._news, self._claims
-        return SinkThread(sink, self._pipeline, self._watcher, self._ending, news, claims)
+        pipeline, watcher, ending = self._pipeline, self._watcher, self._ending
+        return SinkThread(sink, pipeline, watcher, ending, news, claims, self._parallelism)
 
     def deliver(
         self,

@@ -12,14 +12,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
+from airflow_provider_deltaforge.engine.base.parallel_calls import call_in_parallel
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.deliver.exactly_once import ExactlyOnceGuard
 from airflow_provider_deltaforge.engine.deliver.held_positions import PositionOwner, moved
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFence, SinkFences
+from airflow_provider_deltaforge.engine.render.key_parts import parts_of_messages
 from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
@@ -60,12 +64,15 @@ class SinkBatch:
         at: where the batch ends; None inside a transaction.
         stand: the sink's checkpoint.
         chunk: what is written with the messages, of a sink that takes all rows of a chunk at once.
+        rows: the change events that the messages' ``event_rows`` count in, where the sink may be
+            written to over several connections.
     """
 
     messages: Messages
     at: Position | None = None
     stand: StoredPosition | None = None
     chunk: ChunkMark | None = None
+    rows: pa.RecordBatch | None = None
 
     def without(self, refused: Collection[Rejection]) -> "SinkBatch":
         """Return the parcel without what was refused of it."""
@@ -109,6 +116,7 @@ class SinkConnection:
         fence: the right to write; None where nobody else could.
         owner: of the positions that the sink holds.
         closing: set when nobody waits for a write any more.
+        parallelism: connections to write over at the same time, if the sink allows that.
     """
 
     def __init__(
@@ -118,14 +126,20 @@ class SinkConnection:
         fence: SinkFence | None,
         owner: PositionOwner,
         closing: threading.Event,
+        parallelism: int = 1,
     ) -> None:
         self._sink = sink
         self._pipeline = pipeline
         self._fence = fence
         self._owner = owner
         self._closing = closing
-        self._is_claimed = False
-        self._writer: SinkWriter | None = None
+        is_divided = parallelism > 1 and sink.takes_several_writers and not sink.holds_position
+        self._parallelism = parallelism if is_divided else 1
+        self._writers: list[SinkWriter] = []
+        self._claimed = 0
+        self._batch: SinkBatch | None = None
+        self._done: dict[int, Sequence[Rejection]] = {}
+        """What was refused of the parts of ``_batch`` that are durable."""
         self._once: ExactlyOnceGuard | None = None
         self._exact: Counter[str] = Counter()
 
@@ -135,7 +149,7 @@ class SinkConnection:
         Raises:
             DeltaForgeError: see ``SinkWriter.write``.
         """
-        writer = self._opened()
+        writer = self._opened()[0]
         if self._fence is not None and not isinstance(writer, FencedWriter):
             self._fence.hold()
         if sink_batch.chunk is not None and isinstance(writer, ChunkWriter):
@@ -143,6 +157,8 @@ class SinkConnection:
             refused = written.rejections
             text, mark = written.text, _row_mark(writer)
             return SinkResult(refused, is_nothing=bool(refused), chunk_text=text, row_mark=mark)
+        if self._parallelism > 1 and sink_batch.rows is not None:
+            return SinkResult(self._write_parts(sink_batch, sink_batch.rows))
         if not self._sink.holds_position:
             refused = writer.write(sink_batch.messages)
             return SinkResult(refused, row_mark=_row_mark(writer))
@@ -151,6 +167,28 @@ class SinkConnection:
         refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
         self._exact.update(txn_commits=not refused, txn_aborts=bool(refused))
         return SinkResult(refused, is_nothing=bool(refused))
+
+    def _write_parts(self, sink_batch: SinkBatch, rows: pa.RecordBatch) -> list[Rejection]:
+        """Write over all connections, each the messages of some keys; return what is refused.
+
+        What has become durable is not written again when the others are.
+        """
+        if self._batch is not sink_batch:
+            self._batch, self._done = sink_batch, {}
+        messages = sink_batch.messages
+        parts = parts_of_messages(messages, rows, self._parallelism)
+
+        def write(number: int) -> None:
+            at = pa.array(np.flatnonzero(parts == number))
+            part = messages if len(at) == len(messages) else messages.take(at)
+            self._done[number] = self._writers[number].write(part)
+            reach(CrashPoint.PART_WRITTEN)
+
+        left = [number for number in np.unique(parts).tolist() if number not in self._done]
+        if left:
+            call_in_parallel([partial(write, number) for number in left], f"sink-{self._sink.id}")
+        refused = [rejection for each in self._done.values() for rejection in each]
+        return sorted(refused, key=lambda rejection: rejection.event_row)
 
     def holds(self, stand: StoredPosition | None, position: Position) -> tuple[str, ...] | None:
         """Return what the sink may tell while it lacks nothing; see ``SinkThread.holds``."""
@@ -172,36 +210,40 @@ class SinkConnection:
     def client(self) -> ClientCounts:
         """Return what the client has counted since the last call, and what it measures."""
         exact, self._exact = self._exact, Counter()
-        if isinstance(self._writer, CountsWork):
-            return self._writer.take_counts()
-        return ClientCounts(exact)
+        counted = [each.take_counts() for each in self._writers if isinstance(each, CountsWork)]
+        return ClientCounts.total(counted) if counted else ClientCounts(exact)
 
     def abandon(self) -> None:
         """End a write under way, where that is possible. Called by another thread."""
-        writer = self._writer
-        if isinstance(writer, Interruptible):
-            writer.abandon()
+        for writer in self._writers:
+            if isinstance(writer, Interruptible):
+                writer.abandon()
 
     def close(self) -> None:
-        """Close the connection; the next write opens another."""
-        writer, self._writer = self._writer, None
-        self._once, self._is_claimed = None, False
-        if writer is not None:
-            with suppress(Exception):
+        """Close all connections; the next write opens others."""
+        writers, self._writers = self._writers, []
+        self._once, self._claimed, self._batch = None, 0, None
+        are_closed = True
+        for writer in writers:
+            try:
                 writer.close()
-                if self._fence is not None:
-                    self._fence.leave()
+            except Exception:  # noqa: BLE001 - the others are closed all the same
+                are_closed = False
+        if writers and are_closed and self._fence is not None:
+            with suppress(Exception):
+                self._fence.leave()
 
-    def _opened(self) -> SinkWriter:
-        if self._writer is None:
-            self._writer = self._sink.open(self._pipeline)
-        if self._fence is not None and not self._is_claimed:
-            claim(self._sink, self._writer, self._fence)
-            self._is_claimed = True
+    def _opened(self) -> Sequence[SinkWriter]:
+        while len(self._writers) < self._parallelism:
+            self._writers.append(self._sink.open(self._pipeline))
+        if self._fence is not None:
+            for writer in self._writers[self._claimed :]:
+                claim(self._sink, writer, self._fence)
+                self._claimed += 1
         if self._closing.is_set():
             # Nobody waits any more: sent now, it could arrive behind what the next lane sends.
             raise RetryableError(f"sink {self._sink.id}: the lane ended before this batch was sent")
-        return self._writer
+        return self._writers
 
 
 class SinkThread:
@@ -214,6 +256,7 @@ class SinkThread:
         ending: set when the lane ends; a failing write is then given up.
         news: set whenever an attempt has ended.
         claims: who may write; None where nobody else could.
+        parallelism: see ``SinkConnection``.
     """
 
     def __init__(
@@ -224,6 +267,7 @@ class SinkThread:
         ending: threading.Event,
         news: threading.Event | None = None,
         claims: SinkFences | None = None,
+        parallelism: int = 1,
     ) -> None:
         self._id = sink.id
         self._watcher, self._measured = watcher, watcher.measured
@@ -235,7 +279,7 @@ class SinkThread:
         self._closing = threading.Event()
         fence = None if claims is None else claims.of(sink.id, self._is_over)
         owner = PositionOwner() if claims is None else claims.owner
-        self._connection = SinkConnection(sink, pipeline, fence, owner, self._closing)
+        self._connection = SinkConnection(sink, pipeline, fence, owner, self._closing, parallelism)
         self._news = news or threading.Event()
         self.failing = False
         """Its last attempt has failed; it tries again."""

@@ -56,6 +56,7 @@ class Delivery:
             heartbeat.ending,
             spec.sink_batch_deadline_secs,
             SinkFences(shared.context),
+            spec.delivery.parallelism,
         )
         self._lagging = LaggingSinks(shared, self._sinks, skip_list, checkpoints)
         self._shared, self._checkpoints = shared, checkpoints
@@ -196,7 +197,10 @@ class Delivery:
         )
         batch.held.update(held)
         at, stand = batch.source.position, self._checkpoints.stand
-        sink_batches = {name: SinkBatch(each, at, stand(name)) for name, each in messages.items()}
+        rows = batch.rendered.processed.rows
+        sink_batches = {
+            name: SinkBatch(each, at, stand(name), rows=rows) for name, each in messages.items()
+        }
         self._set_aside_first(batch, sink_batches)
         return sink_batches
 

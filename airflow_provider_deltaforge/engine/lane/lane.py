@@ -196,7 +196,8 @@ class Lane:
             return Outcome(self._heartbeat.why)  # Asked for before the lane was there.
         retention_s = self._context.job.tuning.retention_s
         watch_retention(self._measured, self._retained, self._heartbeat.ending, retention_s)
-        self._retry(self._rendering.open)
+        parallelism = self._context.pipeline.spec.delivery.parallelism
+        self._retry(partial(self._rendering.open, parallelism))
         if self._drift_watch is not None:
             self._drift_watch.open()
         if self._sensing is not None:

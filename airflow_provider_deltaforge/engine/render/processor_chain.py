@@ -1,4 +1,4 @@
-"""The processors of a pipeline, one behind the other.
+"""The processors of a pipeline, one behind the other; several of each for the parts of a batch.
 
 The chain answers for what no processor needs to know of: which row of the log each event stands
 for, ids that are the same on every replay, the mark of events that were made, and where a
@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,9 +23,18 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.columns.binary_columns import id_bytes
 from airflow_provider_deltaforge.columns.marks import UNCHANGED
+from airflow_provider_deltaforge.engine.base.parallel_calls import call_in_parallel
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.retry import StopRetrying, retry_until
 from airflow_provider_deltaforge.engine.render.former_keys import without_foreign
+from airflow_provider_deltaforge.engine.render.key_parts import parts_of_rows
+from airflow_provider_deltaforge.engine.render.processed_batch import (
+    BatchTransactions,
+    ProcessedBatch,
+    RefusedEvents,
+    flags,
+    merged,
+)
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
     EventError,
@@ -42,7 +51,6 @@ _CLOSE_S = 10.0
 _PLAIN = (EventError, FatalError, RetryableError, SpecError)
 
 _log = logging.getLogger(__name__)
-_TX_END = CHANGE_SCHEMA.get_field_index("tx_end")
 _EVENT_ID = CHANGE_SCHEMA.get_field_index("event_id")
 _UNCHANGED = CHANGE_SCHEMA.get_field_index("unchanged")
 _SYNTHETIC = CHANGE_SCHEMA.get_field_index("synthetic")
@@ -53,44 +61,6 @@ class ProcessorWatcher(Protocol):
 
     def report_processor_error(self, processor_id: str, error: BaseException | None) -> None:
         """Called at every failed attempt, and with None when the processor works again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedEvents:
-    """Events that one processor could not process, as they came to it.
-
-    Attributes:
-        processor_id: which one.
-        rows: the events, one per rejection.
-        origins: per event, the row of the source's batch it stands for.
-        rejections: why; ``event_row`` counts in ``rows``.
-        masked: nothing in the rows is still to be masked.
-    """
-
-    processor_id: str
-    rows: pa.RecordBatch
-    origins: np.ndarray
-    rejections: Sequence[Rejection]
-    masked: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessedBatch:
-    """What the chain made of a batch.
-
-    Attributes:
-        rows: change events, in the order of delivery.
-        origins: per row, the row of the source's batch it stands for; None: one for one.
-        refused: what processors could not process, by processor in the order of the chain.
-    """
-
-    rows: pa.RecordBatch
-    origins: np.ndarray | None = None
-    refused: Sequence[RefusedEvents] = ()
-
-    def origin(self, row: int) -> int:
-        """Return the row of the source's batch that a row stands for."""
-        return row if self.origins is None else int(self.origins[row])
 
 
 class ProcessorChain:
@@ -113,26 +83,35 @@ class ProcessorChain:
         self._processors = processors
         self._processor_stats = processor_stats
         self._watcher = watcher
-        self._links: list[_ProcessorStep] = []
+        self._chains: list[list[_ProcessorStep]] = []
+        """One for each part of a batch."""
         self._closing = StopRetrying(ending)
         self._busy = threading.Lock()
+        self._failing: set[_ProcessorStep] = set()
+        self._telling = threading.Lock()
 
-    def open(self) -> None:
+    def open(self, parallelism: int = 1) -> None:
         """Start every worker, if that is not done; if one does not start, the others are closed.
+
+        Args:
+            parallelism: parts of a batch that are processed at the same time, each by workers of
+                its own; a key is always in the same part.
 
         Raises:
             SpecError: a processor's settings cannot work.
         """
-        if self._links:
+        if self._chains or not self._processors:
             return
         masks = [at for at, processor in enumerate(self._processors) if processor.masks]
         try:
-            for at, processor in enumerate(self._processors):
-                masked = not masks or at > masks[-1]
-                with _named(processor.id):
-                    self._links.append(
-                        _ProcessorStep(processor.id, processor.open(), masked=masked)
-                    )
+            for _ in range(parallelism):
+                self._chains.append([])
+                for at, processor in enumerate(self._processors):
+                    masked = not masks or at > masks[-1]
+                    with _named(processor.id):
+                        self._chains[-1].append(
+                            _ProcessorStep(processor.id, processor.open(), masked=masked)
+                        )
         except BaseException:
             self._let_go()
             raise
@@ -152,30 +131,52 @@ class ProcessorChain:
         with self._busy:
             if self._closing.is_closed:
                 raise RetryableError("the processors are closed: the lane has ended")
-            if not self._links or not rows.num_rows:
+            if not self._chains or not rows.num_rows:
                 return ProcessedBatch(rows)
             ends = flags(rows.column("tx_end"))
             # Ordinals of transactions begin anew in the middle of a batch: the flags tell.
-            transactions = np.cumsum(ends) - ends
-            origins: np.ndarray | None = None
-            refused: list[RefusedEvents] = []
-            for link in self._following(since):
-                done = self._retry(link, rows)
-                if done.rejections:
-                    refused.append(_refused(link, rows, origins, done.rejections))
-                origins = _composed(origins, done.origins)
-                before = rows
-                rows = marked(link.id, link.key, rows, done)
-                rows = without_foreign(before, rows, done.origins)
-                own = transactions if origins is None else transactions[origins]
-                rows = with_ends(rows, own, int(ends.sum()))
-                if not rows.num_rows:
-                    break
-            return ProcessedBatch(with_unchanged(rows), origins, refused)
+            transactions = BatchTransactions(np.cumsum(ends) - ends, int(ends.sum()))
+            chains = [_following(chain, since) for chain in self._chains]
+            if len(chains) == 1:
+                return self._run(chains[0], rows, transactions)
+            numbers_of = parts_of_rows(rows, len(chains))
+            used = np.unique(numbers_of).tolist()
+            if len(used) == 1:
+                return self._run(chains[used[0]], rows, transactions)
+            ending = numbers_of[np.flatnonzero(ends)]
+            parts = [np.flatnonzero(numbers_of == number) for number in used]
+            calls = [
+                partial(
+                    self._run,
+                    chains[number],
+                    rows.take(pa.array(at)),
+                    transactions.part(at, ending == number),
+                )
+                for number, at in zip(used, parts, strict=True)
+            ]
+            made = call_in_parallel(calls, "processors")
+            return merged(parts, made, transactions, [link.id for link in chains[0]])
 
-    def _following(self, since: str | None) -> Sequence["_ProcessorStep"]:
-        names = [link.id for link in self._links]
-        return self._links if since is None else self._links[names.index(since) :]
+    def _run(
+        self,
+        chain: Sequence["_ProcessorStep"],
+        rows: pa.RecordBatch,
+        transactions: BatchTransactions,
+    ) -> ProcessedBatch:
+        origins: np.ndarray | None = None
+        refused: list[RefusedEvents] = []
+        for link in chain:
+            done = self._retry(link, rows)
+            if done.rejections:
+                refused.append(_refused(link, rows, origins, done.rejections))
+            origins = _composed(origins, done.origins)
+            before = rows
+            rows = marked(link.id, link.key, rows, done)
+            rows = without_foreign(before, rows, done.origins)
+            rows = transactions.with_ends(rows, origins)
+            if not rows.num_rows:
+                break
+        return ProcessedBatch(with_unchanged(rows), origins, refused)
 
     def close(self) -> None:
         """Close every worker, also one that still works after a while. Safe to call twice.
@@ -191,8 +192,8 @@ class ProcessorChain:
                 self._busy.release()
 
     def _let_go(self) -> None:
-        links, self._links = self._links, []
-        for link in links:
+        chains, self._chains = self._chains, []
+        for link in (link for chain in chains for link in chain):
             try:
                 link.worker.close()
             except Exception as error:  # noqa: BLE001 - the others are closed all the same
@@ -200,6 +201,12 @@ class ProcessorChain:
 
     def _retry(self, link: "_ProcessorStep", rows: pa.RecordBatch) -> Processed:
         def tell(error: BaseException | None) -> None:
+            with self._telling:
+                self._failing = {each for each in self._failing if each is not link}
+                if error is not None:
+                    self._failing.add(link)
+                elif any(each.id == link.id for each in self._failing):
+                    return  # It works in this part alone.
             cause = error.__cause__ if error is not None else None
             # Whoever is told names the processor, too.
             plain = cause if isinstance(cause, DeltaForgeError) else error
@@ -224,6 +231,11 @@ class ProcessorChain:
         finally:
             self._processor_stats.called(link.id, time.perf_counter() - began, failed=failed)
         return done
+
+
+def _following(chain: Sequence["_ProcessorStep"], since: str | None) -> Sequence["_ProcessorStep"]:
+    names = [link.id for link in chain]
+    return chain if since is None else chain[names.index(since) :]
 
 
 class _ProcessorStep:
@@ -348,23 +360,6 @@ def marked(processor_id: str, key: Any, before: pa.RecordBatch, done: Processed)
     return rows.set_column(_SYNTHETIC, field, pc.if_else(mine, name, synthetic))
 
 
-def with_ends(rows: pa.RecordBatch, transactions: np.ndarray, ended: int) -> pa.RecordBatch:
-    """Mark the last row of every transaction that has ended, and no other.
-
-    Args:
-        rows: the events.
-        transactions: per row, the ordinal of its transaction in the batch.
-        ended: how many transactions have ended in the batch; one that comes after is open.
-    """
-    last = np.full(ended + 1, -1, np.int64)
-    last[np.minimum(transactions, ended)] = np.arange(len(transactions))
-    ends = np.zeros(rows.num_rows, np.bool_)
-    ends[last[:-1][last[:-1] >= 0]] = True
-    if np.array_equal(ends, flags(rows.column("tx_end"))):
-        return rows
-    return rows.set_column(_TX_END, CHANGE_SCHEMA.field(_TX_END), pa.array(ends))
-
-
 def with_unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Name as unchanged only what still has the mark: processors set, rename and drop columns."""
     listed = rows.column("unchanged")
@@ -389,12 +384,6 @@ def with_unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
     texts = [found.get(row, text) for row, text in enumerate(listed.to_pylist())]
     column = pa.array(texts, pa.binary())
     return rows.set_column(_UNCHANGED, CHANGE_SCHEMA.field(_UNCHANGED), column)
-
-
-def flags(column: pa.BooleanArray) -> np.ndarray:
-    """Return a column of flags for numpy."""
-    found: np.ndarray = column.to_numpy(zero_copy_only=False)
-    return found
 
 
 def numbers(column: pa.Int32Array) -> np.ndarray:

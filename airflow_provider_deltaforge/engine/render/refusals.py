@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.last_error import shown
-from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
+from airflow_provider_deltaforge.engine.render.processed_batch import ProcessedBatch
 from airflow_provider_deltaforge.errors import EventError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.events.table_names import qualified_name

@@ -12,8 +12,8 @@ from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats, SinkCounts
 from airflow_provider_deltaforge.engine.base.retry import StopRetrying, retry_until
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
+from airflow_provider_deltaforge.engine.render.processed_batch import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.processor_chain import (
-    ProcessedBatch,
     ProcessorChain,
     ProcessorWatcher,
 )
@@ -103,12 +103,14 @@ class RenderStage:
             if only is None or sink.id in only
         }
         self._splits = any(renderer.splits for renderer in self._renderers.values())
+        """What an update changed of a key is to be known."""
 
-    def open(self) -> None:
+    def open(self, parallelism: int = 1) -> None:
         """Start processors and encodings; see ``ProcessorChain.open`` and ``Encoding.open``."""
         for renderer in self._renderers.values():
             renderer.open()
-        self._chain.open()
+        self._chain.open(parallelism)
+        self._splits |= parallelism > 1  # A row's parts are known by its keys.
 
     def render(
         self,

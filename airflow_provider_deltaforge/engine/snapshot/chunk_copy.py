@@ -31,7 +31,7 @@ from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
-from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
+from airflow_provider_deltaforge.engine.render.processed_batch import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
 from airflow_provider_deltaforge.engine.snapshot.chunk_sinks import ChunkSinks, exact_sinks
 from airflow_provider_deltaforge.engine.snapshot.chunk_split import ChunkSplitter, LargeChunk

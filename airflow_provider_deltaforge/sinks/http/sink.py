@@ -28,6 +28,7 @@ class HttpSink(Sink):
 
     destination_field: ClassVar[str] = "url"
     key_field: ClassVar[str] = "key"
+    takes_several_writers: ClassVar[bool] = True
     quotes_fields: ClassVar[bool] = True
 
     id: str = "http"
