@@ -271,8 +271,28 @@ def test_behind_a_truncation_that_some_views_did_not_see_everything_follows():
     assert ended == [(NAME, {"tx": 6})]
 
 
-@pytest.mark.parametrize("ddl", [{"tables": [NAME]}, {"tables": []}, {"sql": "DROP DATABASE db"}])
-def test_behind_a_statement_that_changes_the_table_everything_follows(ddl):
+def test_a_statement_that_all_views_saw_is_left_out():
+    rows = batch(
+        change("u", 3, {"id": 1}),
+        change("ddl", 4, None, table="_ddl", ddl={"tables": [NAME]}),
+        change("u", 5, {"id": 11}),
+        change("u", 9, {"id": 1}),
+    )
+
+    assert left(seam([5, 8], upto=[(10,)]).without_shown(rows)) == [("u", 9, {"id": 1})]
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        {"tables": [NAME, "db.not_copied"]},
+        {"tables": [NAME], "copies": [NAME]},
+        {"tables": [NAME], "lost": [NAME]},
+        {"tables": []},
+        {"sql": "DROP DATABASE db"},
+    ],
+)
+def test_behind_a_statement_that_says_too_little_everything_follows(ddl):
     ended = []
     rows = batch(
         change("u", 3, {"id": 1}),
@@ -284,6 +304,20 @@ def test_behind_a_statement_that_changes_the_table_everything_follows(ddl):
 
     assert found == [("ddl", 4, None), ("u", 5, {"id": 1})]
     assert ended == [(NAME, {"tx": 4})]
+
+
+def test_behind_a_statement_that_some_views_did_not_see_everything_follows():
+    ended = []
+    rows = batch(
+        change("u", 3, {"id": 1}),
+        change("ddl", 6, None, table="_ddl", ddl={"tables": [NAME]}),
+        change("u", 7, {"id": 11}),
+    )
+
+    found = left(seam([5, 8], upto=[(10,)], ended=ended).without_shown(rows))
+
+    assert found == [("ddl", 6, None), ("u", 7, {"id": 11})]
+    assert ended == [(NAME, {"tx": 6})]
 
 
 def test_a_statement_about_another_table_ends_nothing():

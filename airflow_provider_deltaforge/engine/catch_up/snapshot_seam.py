@@ -6,9 +6,9 @@ a consumer sees each row once as ``r``, and then each later change once. Of a ch
 twice the first view counts: rows of it may be in the sinks that the second one did not show.
 
 It holds only while the rows and the log agree on what a table is. A statement that changes a table,
-or a TRUNCATE behind some of its chunks, ends it for that table: everything behind is delivered,
-shown or not. That is stored before the statement is delivered, because a lane that goes on behind
-the statement must do the same.
+or a TRUNCATE, is left out like a change if the views of all chunks contained it. Behind some of the
+chunks it ends the seam for that table: everything behind is delivered, shown or not. That is stored
+before the statement is delivered, because a lane that goes on behind it must do the same.
 """
 
 import json
@@ -40,6 +40,7 @@ from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord
 _log = logging.getLogger(__name__)
 
 _ROW_OPS = ("c", "u", "d")
+_MOVES_ROWS = {"copies", "lost"}
 # 19 digits that begin with 9 may be more than an int64 holds.
 _INTEGER = "-?(?:[0-9]{1,18}|[1-8][0-9]{18})"
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -341,14 +342,14 @@ class SnapshotSeam:
     def _is_statement_shown(self, batch: ChangeBatch, at: int, table: str | None) -> bool:
         """Return whether nothing is left to do of a statement; end the seam where it matters."""
         event = batch.rows.slice(at, 1).to_pylist()[0]
-        if event["op"] == "t":
-            cuts = self._tables.get(table or "")
-            if cuts is None or self._source.visible(cuts.common, batch)[at]:
-                return cuts is not None
-            named = [table]
-        else:
-            named = json.loads(event["ddl"] or b"{}").get("tables") or [*self._tables]
-        for name in named:
+        statement = {} if event["op"] == "t" else json.loads(event["ddl"] or b"{}")
+        named = [table] if event["op"] == "t" else statement.get("tables")
+        # Of one that brings or takes rows the log has no more than the statement.
+        if named and not statement.keys() & _MOVES_ROWS:
+            cuts = [self._tables.get(name or "") for name in named]
+            if all(own is not None and self._source.visible(own.common, batch)[at] for own in cuts):
+                return True
+        for name in named or [*self._tables]:
             if name in self._tables:
                 self._end_table(name, batch.positions.after(event["tx"]))
                 del self._tables[name]
