@@ -107,6 +107,20 @@ class SinkResult:
         return self.rejections
 
 
+class _Abilities:
+    """What an open writer can do beyond writing. Asked once: to ask takes as long as a write."""
+
+    def __init__(self, writer: SinkWriter) -> None:
+        self.is_fenced = isinstance(writer, FencedWriter)
+        self.chunk_writer = writer if isinstance(writer, ChunkWriter) else None
+        self.row_marker = writer if isinstance(writer, RowMarker) else None
+        self.counts_work = writer if isinstance(writer, CountsWork) else None
+
+    @property
+    def row_mark(self) -> str | None:
+        return None if self.row_marker is None else self.row_marker.row_mark
+
+
 class SinkConnection:
     """Opens a sink, shuts former writers out, and writes. Used by one thread, but for ``abandon``.
 
@@ -136,6 +150,7 @@ class SinkConnection:
         is_divided = parallelism > 1 and sink.takes_several_writers and not sink.holds_position
         self._parallelism = parallelism if is_divided else 1
         self._writers: list[SinkWriter] = []
+        self._abilities: list[_Abilities] = []
         self._claimed = 0
         self._batch: SinkBatch | None = None
         self._done: dict[int, Sequence[Rejection]] = {}
@@ -149,19 +164,19 @@ class SinkConnection:
         Raises:
             DeltaForgeError: see ``SinkWriter.write``.
         """
-        writer = self._opened()[0]
-        if self._fence is not None and not isinstance(writer, FencedWriter):
+        writer, abilities = self._opened()[0], self._abilities[0]
+        if self._fence is not None and not abilities.is_fenced:
             self._fence.hold()
-        if sink_batch.chunk is not None and isinstance(writer, ChunkWriter):
-            written = writer.write_chunk(sink_batch.messages, sink_batch.chunk)
+        if sink_batch.chunk is not None and abilities.chunk_writer is not None:
+            written = abilities.chunk_writer.write_chunk(sink_batch.messages, sink_batch.chunk)
             refused = written.rejections
-            text, mark = written.text, _row_mark(writer)
+            text, mark = written.text, abilities.row_mark
             return SinkResult(refused, is_nothing=bool(refused), chunk_text=text, row_mark=mark)
         if self._parallelism > 1 and sink_batch.rows is not None:
             return SinkResult(self._write_parts(sink_batch, sink_batch.rows))
         if not self._sink.holds_position:
             refused = writer.write(sink_batch.messages)
-            return SinkResult(refused, row_mark=_row_mark(writer))
+            return SinkResult(refused, row_mark=abilities.row_mark)
         if self._once is None:
             self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer), self._owner)
         refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
@@ -210,7 +225,8 @@ class SinkConnection:
     def client(self) -> ClientCounts:
         """Return what the client has counted since the last call, and what it measures."""
         exact, self._exact = self._exact, Counter()
-        counted = [each.take_counts() for each in self._writers if isinstance(each, CountsWork)]
+        able = [each.counts_work for each in self._abilities if each.counts_work is not None]
+        counted = [each.take_counts() for each in able]
         return ClientCounts.total(counted) if counted else ClientCounts(exact)
 
     def abandon(self) -> None:
@@ -221,7 +237,7 @@ class SinkConnection:
 
     def close(self) -> None:
         """Close all connections; the next write opens others."""
-        writers, self._writers = self._writers, []
+        writers, self._writers, self._abilities = self._writers, [], []
         self._once, self._claimed, self._batch = None, 0, None
         are_closed = True
         for writer in writers:
@@ -236,6 +252,7 @@ class SinkConnection:
     def _opened(self) -> Sequence[SinkWriter]:
         while len(self._writers) < self._parallelism:
             self._writers.append(self._sink.open(self._pipeline))
+            self._abilities.append(_Abilities(self._writers[-1]))
         if self._fence is not None:
             for writer in self._writers[self._claimed :]:
                 claim(self._sink, writer, self._fence)
@@ -387,10 +404,6 @@ class SinkThread:
 def _make(deferred: DeferredRender) -> SinkResult:
     deferred.make()
     return SinkResult(is_made=True)
-
-
-def _row_mark(writer: SinkWriter) -> str | None:
-    return writer.row_mark if isinstance(writer, RowMarker) else None
 
 
 def exact_writer(writer: SinkWriter) -> ExactlyOnceWriter:
