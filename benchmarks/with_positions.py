@@ -5,7 +5,8 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import SinkPosition, SinkWriter
+from airflow_provider_deltaforge.sinks.contract import SinkWriter
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 
 _POSITION = SinkPosition({"file": "binlog.000042", "pos": 197, "gtid": "3E11FA47-71CA:1-4711"})
 

@@ -18,10 +18,10 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError, TableE
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.registry import Registry
-from airflow_provider_deltaforge.sources.contract import (
+from airflow_provider_deltaforge.sources.contract import Source
+from airflow_provider_deltaforge.sources.reader_contract import (
     LogReader,
     SkipsTables,
-    Source,
     WarnsOfStatements,
 )
 from airflow_provider_deltaforge.sources.shared.independent_change import (

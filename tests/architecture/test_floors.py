@@ -12,7 +12,17 @@ from packaging.utils import canonicalize_name
 from airflow_provider_deltaforge import plugins
 from tests.architecture.probe import CHECKOUT, PACKAGE, failed_imports, modules
 
-_ROOF = ("assets", "operators", "sensors", "triggers", "links", "hooks", "plugins_airflow")
+_ROOF = (
+    "assets",
+    "decorators",
+    "hooks",
+    "links",
+    "notifications",
+    "operators",
+    "plugins_airflow",
+    "sensors",
+    "triggers",
+)
 _DRIVERS = {
     "confluent_kafka",
     "httpcore",

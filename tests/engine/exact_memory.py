@@ -9,7 +9,8 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.plugins import SINKS
-from airflow_provider_deltaforge.sinks.contract import Sink, SinkPosition
+from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from tests.engine.in_process import InProcess
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines, sinks
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Put
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints

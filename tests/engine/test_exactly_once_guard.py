@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurement
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkThread
 from airflow_provider_deltaforge.errors import FencedError
 from airflow_provider_deltaforge.events.message import Messages
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 from tests.engine.exact_memory import HELD, ExactSink
 from tests.waiting import PATIENCE_S

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.engine.replay import replay
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import AccessError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend
 from airflow_provider_deltaforge.storage.records import dead_letters

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import FencedError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
-from airflow_provider_deltaforge.sources.contract import AppearedTable
+from airflow_provider_deltaforge.sources.reader_contract import AppearedTable
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.records.requests import (
     SnapshotRequest,

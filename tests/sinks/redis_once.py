@@ -2,7 +2,7 @@
 
 import redis
 
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.testing.sinks import value
 
 STARTS = SinkPosition({"pos": 0})

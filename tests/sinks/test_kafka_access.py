@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
 )
 
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.sinks import strict_kafka
 from tests.sinks.kafka_work import create, rows, until_written, values

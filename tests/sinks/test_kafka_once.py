@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.batch import KafkaBatch
+from airflow_provider_deltaforge.sinks.position_contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.sinks.kafka_reader import read_topic
 from tests.waiting import PATIENCE_S, wait_until

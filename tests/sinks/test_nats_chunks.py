@@ -8,9 +8,9 @@ import pytest
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFence, SinkFences
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.nats.chunk_rows import KeptRows
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.engine.in_process import InProcess

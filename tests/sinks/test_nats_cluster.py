@@ -7,8 +7,8 @@ import time
 import pytest
 
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.nats import NatsSink
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers import nats
 from tests.servers.process import free_port

@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.nats.writer import BatchDelivery
+from airflow_provider_deltaforge.sinks.position_contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.servers import nats
 from tests.sinks import nats_reader as reader

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter
+from airflow_provider_deltaforge.sinks.position_contract import ExactlyOnceWriter
 from airflow_provider_deltaforge.sinks.redis.servers import RedisPipeline
 from airflow_provider_deltaforge.testing.sinks import messages
 from tests.servers import redis as servers

@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.errors import AccessError, FatalError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.sinks.redis import RedisSink
 from airflow_provider_deltaforge.testing.sinks import messages, value
 from tests.engine.in_process import InProcess

@@ -22,7 +22,7 @@ from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.tuning import TUNING
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.sources.contract import LogReader, ReportsSilence
+from airflow_provider_deltaforge.sources.reader_contract import LogReader, ReportsSilence
 from airflow_provider_deltaforge.storage.records.stats import (
     ArchiveProgress,
     DataDriftCounts,

@@ -3,14 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_deltaforge.engine.archive.reader import (
-    Archive,
-    ArchiveReader,
-    ArchiveSegment,
-)
+from airflow_provider_deltaforge.engine.archive.reader import Archive, ArchiveReader, ArchiveSegment
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.sources.reader_contract import LogReader
 from airflow_provider_deltaforge.spec.document import Pipeline
 
 OpenSource = Callable[[Position], LogReader]

@@ -21,7 +21,8 @@ from airflow_provider_deltaforge.errors import RetryableError, TableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
-from airflow_provider_deltaforge.sources.contract import LogReader, Source
+from airflow_provider_deltaforge.sources.contract import Source
+from airflow_provider_deltaforge.sources.reader_contract import LogReader
 from airflow_provider_deltaforge.spec.document import Spec
 from airflow_provider_deltaforge.storage.records.rewinds import Rewind
 from airflow_provider_deltaforge.storage.records.tables import TableRecords

@@ -23,14 +23,14 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.events.table_names import qualified_name, unquoted
 from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry
-from airflow_provider_deltaforge.sources.contract import (
+from airflow_provider_deltaforge.sources.contract import Source
+from airflow_provider_deltaforge.sources.reader_contract import (
     AppearedTable,
     LogReader,
     NamedTables,
     ReportsAppearedTables,
     ReportsTableNames,
     SkipsTables,
-    Source,
 )
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.control import ControlRecord

@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.engine.deliver.held_positions import (
 from airflow_provider_deltaforge.errors import FatalError, FencedError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import ExactlyOnceWriter, SinkPosition
+from airflow_provider_deltaforge.sinks.position_contract import ExactlyOnceWriter, SinkPosition
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 
 _SEARCHED_MOST = 1_000_000

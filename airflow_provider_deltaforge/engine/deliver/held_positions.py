@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.storage.contract import Write, shown_identity
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 from airflow_provider_deltaforge.storage.records.foreign_positions import ForeignPositions

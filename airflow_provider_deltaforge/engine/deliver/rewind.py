@@ -22,18 +22,10 @@ from airflow_provider_deltaforge.engine.deliver.sink_answers import (
     SinkAnswers,
     answer_of,
 )
-from airflow_provider_deltaforge.errors import (
-    DeltaForgeError,
-    FencedError,
-    RetryableError,
-)
+from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.sinks.contract import (
-    BeginsEmpty,
-    Sink,
-    SinkPosition,
-    SinkWriter,
-)
+from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.position_contract import BeginsEmpty, SinkPosition
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, StoredPosition
 from airflow_provider_deltaforge.storage.records.gaps import Gaps, SinkCommand

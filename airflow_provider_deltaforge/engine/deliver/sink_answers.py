@@ -14,13 +14,11 @@ from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher, claim, exact_writer
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import (
+from airflow_provider_deltaforge.sinks.contract import Interruptible, Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.position_contract import (
     BeginsEmpty,
-    Interruptible,
     LosesPositionWithMessages,
-    Sink,
     SinkPosition,
-    SinkWriter,
 )
 
 _POLL_S = 0.2

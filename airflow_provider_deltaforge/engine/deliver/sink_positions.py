@@ -42,12 +42,8 @@ from airflow_provider_deltaforge.errors import (
     PositionLostError,
     RetryableError,
 )
-from airflow_provider_deltaforge.sinks.contract import (
-    BeginsEmpty,
-    Sink,
-    SinkPosition,
-    SinkWriter,
-)
+from airflow_provider_deltaforge.sinks.contract import Sink, SinkWriter
+from airflow_provider_deltaforge.sinks.position_contract import BeginsEmpty, SinkPosition
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, StoredPosition

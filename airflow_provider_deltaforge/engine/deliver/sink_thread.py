@@ -30,13 +30,13 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark, ChunkWriter, RowMarker
 from airflow_provider_deltaforge.sinks.contract import (
-    ExactlyOnceWriter,
     FencedWriter,
     Interruptible,
     Sink,
     SinkWriter,
     take_lease,
 )
+from airflow_provider_deltaforge.sinks.position_contract import ExactlyOnceWriter
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 from airflow_provider_deltaforge.telemetry.client_counts import ClientCounts, CountsWork
 from airflow_provider_deltaforge.telemetry.redaction import redacted

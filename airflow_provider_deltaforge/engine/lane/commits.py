@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueu
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery
 from airflow_provider_deltaforge.engine.read.source_identity import SourceIdentity
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.sources.reader_contract import LogReader
 from airflow_provider_deltaforge.storage.contract import Write
 
 

@@ -13,15 +13,12 @@ from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPos
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import DeliveryRules, SinkGroup
-from airflow_provider_deltaforge.engine.deliver.sink_thread import (
-    SinkBatch,
-    SinkResult,
-)
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkResult
 from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Rejection
-from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.sources.reader_contract import LogReader
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 

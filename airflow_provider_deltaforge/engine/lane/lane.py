@@ -63,7 +63,7 @@ from airflow_provider_deltaforge.errors import (
     TableError,
 )
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.sources.contract import LogReader
+from airflow_provider_deltaforge.sources.reader_contract import LogReader
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.measurements import LogRetention
@@ -135,6 +135,9 @@ class Lane:
             self._stats.report_error,
             self._heartbeat.ending,
             self._heartbeat.confirm,
+        )
+        self._stored_with_checkpoint = StoredWithCheckpoint(
+            self._dead_letters, self._source_identity, self._tables, self._data_drift
         )
         self._sink_positions = SinkPositions(context, self._stats, self._heartbeat)
         self._skip_list = SkipList(self._source, self._sink_ids)
@@ -245,9 +248,7 @@ class Lane:
             delivery,
             reader,
             self._skip_list,
-            StoredWithCheckpoint(
-                self._dead_letters, self._source_identity, self._tables, self._data_drift
-            ),
+            self._stored_with_checkpoint,
             self._store,
         )
         rows = RowDelivery(shared, self._heartbeat, self._dead_letters, delivery.takes_rows)
@@ -273,11 +274,8 @@ class Lane:
             self._stats.read_by(None)
             self._measured.reads_from(dict)
             pump.close()
-            opened.seam.close()
-            copies.close()
-            schema_events.close()
-            rows.close()
-            delivery.close()
+            for part in (opened.seam, copies, schema_events, rows, delivery):
+                part.close()
         if self._heartbeat.failure is not None:
             raise self._heartbeat.failure
         return Outcome(self._heartbeat.why)

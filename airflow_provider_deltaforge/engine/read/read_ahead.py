@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurement
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.read.batcher import LEAST_EVENT_BYTES, Batcher, SourceBatch
 from airflow_provider_deltaforge.events.change import ChangeBatch
-from airflow_provider_deltaforge.sources.contract import LogReader, LogSegment
+from airflow_provider_deltaforge.sources.reader_contract import LogReader, LogSegment
 
 _READ_S = 0.2
 _PUT_S = 0.1

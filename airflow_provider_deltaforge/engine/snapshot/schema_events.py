@@ -38,11 +38,7 @@ from airflow_provider_deltaforge.sources.shared.change_rows import change_rows
 from airflow_provider_deltaforge.spec.sensing import PRODUCER
 from airflow_provider_deltaforge.storage.contract import Write
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
-from airflow_provider_deltaforge.storage.records.sensing import (
-    Evolution,
-    SensedTable,
-    SentSchemas,
-)
+from airflow_provider_deltaforge.storage.records.sensing import Evolution, SensedTable, SentSchemas
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 _LOOK_S, _POLL_S = 0.25, 0.01
@@ -74,7 +70,7 @@ class SchemaEvent:
 
     def ddl(self) -> bytes:
         """Return what happened, as JSON text."""
-        told = {
+        happened = {
             "sensed": {
                 "schema": self.sensed.name,
                 "column": self.sensed.column,
@@ -85,7 +81,7 @@ class SchemaEvent:
             },
             "tables": [self.sensed.table],
         }
-        return json.dumps(told, separators=(",", ":")).encode()
+        return json.dumps(happened, separators=(",", ":")).encode()
 
 
 class SchemaEvents:

@@ -16,7 +16,8 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.sources.contract import LogReader, Source
+from airflow_provider_deltaforge.sources.contract import Source
+from airflow_provider_deltaforge.sources.reader_contract import LogReader
 
 _POLL_S = 0.1
 _SILENCE_S = 60.0

@@ -27,13 +27,14 @@ from airflow_provider_deltaforge.errors import (
 )
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark, WrittenChunk
-from airflow_provider_deltaforge.sinks.contract import SinkPosition, WriterClaim
+from airflow_provider_deltaforge.sinks.contract import WriterClaim
 from airflow_provider_deltaforge.sinks.kafka import error_codes
 from airflow_provider_deltaforge.sinks.kafka.batch import KafkaBatch, by_halves
 from airflow_provider_deltaforge.sinks.kafka.configuration import scrub
 from airflow_provider_deltaforge.sinks.kafka.positions import KafkaPositions, error_of, topic_of
 from airflow_provider_deltaforge.sinks.kafka.sink import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.writer import KafkaWriter
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 
 _STEP_S, _SLICE_S = 0.5, 0.25
 _CLOSE_S = 1.0

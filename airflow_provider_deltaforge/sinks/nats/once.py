@@ -15,7 +15,7 @@ from dataclasses import replace
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark, RunNotes, WrittenChunk
-from airflow_provider_deltaforge.sinks.contract import LEASE, SinkPosition, WriterClaim
+from airflow_provider_deltaforge.sinks.contract import LEASE, WriterClaim
 from airflow_provider_deltaforge.sinks.nats.appender import Appender, OutgoingMessages
 from airflow_provider_deltaforge.sinks.nats.chunk_rows import (
     ChunkMessages,
@@ -49,6 +49,7 @@ from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Streams
 from airflow_provider_deltaforge.sinks.nats.subjects import illegal
 from airflow_provider_deltaforge.sinks.nats.writer import NatsWriter, room
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 
 log = logging.getLogger(__name__)
 

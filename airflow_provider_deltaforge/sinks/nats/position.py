@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
 from airflow_provider_deltaforge.sinks.nats.client import StreamMessage
 from airflow_provider_deltaforge.sinks.nats.error_codes import (
     JetStreamCode,
@@ -19,6 +18,7 @@ from airflow_provider_deltaforge.sinks.nats.error_codes import (
 from airflow_provider_deltaforge.sinks.nats.outgoing import BEHIND, ID, OWNER, POSITION
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
 from airflow_provider_deltaforge.sinks.nats.streams import Stream, Streams
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 
 log = logging.getLogger(__name__)
 

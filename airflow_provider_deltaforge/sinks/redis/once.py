@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.columns.binary_columns import id_bytes
 from airflow_provider_deltaforge.errors import FatalError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
-from airflow_provider_deltaforge.sinks.contract import SinkPosition
+from airflow_provider_deltaforge.sinks.position_contract import SinkPosition
 from airflow_provider_deltaforge.sinks.redis import entries, error_codes
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 from airflow_provider_deltaforge.sinks.redis.slots import cursor_key, tag_of

@@ -16,7 +16,6 @@ from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import (
     Finding,
     Identity,
-    LogReader,
     Snapshotter,
     Source,
     TableChunk,
@@ -32,6 +31,7 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
 )
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger, Tag
 from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
+from airflow_provider_deltaforge.sources.reader_contract import LogReader
 from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.sources.shared.packed_positions import PackedPositions
 from airflow_provider_deltaforge.sources.shared.preflight import checked

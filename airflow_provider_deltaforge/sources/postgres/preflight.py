@@ -19,13 +19,14 @@ from airflow_provider_deltaforge.sources.postgres.server import (
     PostgresServer,
     server_info,
 )
+from airflow_provider_deltaforge.sources.postgres.settings import STANDBY_KEY
 from airflow_provider_deltaforge.sources.postgres.slots import (
     ReplicationSlot,
     check_kind,
     find_slot,
 )
 from airflow_provider_deltaforge.sources.postgres.snapshot.standby import check_standby
-from airflow_provider_deltaforge.sources.postgres.source import STANDBY_KEY, PostgresSource
+from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from airflow_provider_deltaforge.sources.postgres.table_findings import (
     Publication,
     column_findings,

@@ -7,6 +7,9 @@ from pydantic import Field, SecretStr, StringConstraints
 from airflow_provider_deltaforge.sources.shared.snapshot_settings import SnapshotSettings
 from airflow_provider_deltaforge.spec.settings import Settings
 
+STANDBY_KEY = "snapshot.dsn"
+"""Which setting errors about a standby name."""
+
 Lsn = Annotated[str, StringConstraints(pattern=r"^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$")]
 SlotName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,63}$")]
 PublicationName = Annotated[str, StringConstraints(min_length=1, max_length=63)]

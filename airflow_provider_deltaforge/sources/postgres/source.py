@@ -16,8 +16,6 @@ from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.contract import (
     Finding,
     Identity,
-    LogReader,
-    NamedTables,
     Snapshotter,
     Source,
     TableChunk,
@@ -25,6 +23,7 @@ from airflow_provider_deltaforge.sources.contract import (
 from airflow_provider_deltaforge.sources.postgres import connection as connections
 from airflow_provider_deltaforge.sources.postgres import positions
 from airflow_provider_deltaforge.sources.postgres.settings import (
+    STANDBY_KEY,
     OutboxMessages,
     PostgresSnapshotSettings,
     PublicationName,
@@ -34,6 +33,7 @@ from airflow_provider_deltaforge.sources.postgres.settings import (
     StartPosition,
 )
 from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
+from airflow_provider_deltaforge.sources.reader_contract import LogReader, NamedTables
 from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.sources.shared.packed_positions import PackedPositions
 from airflow_provider_deltaforge.sources.shared.replica_address import named_once, place_of
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 DEFAULT_SCHEMA = "public"
 
-STANDBY_KEY = "snapshot.dsn"
 
 _INDEPENDENT = "airflow_provider_deltaforge.sources.postgres.independent_log"
 _PREFLIGHT = "airflow_provider_deltaforge.sources.postgres.preflight:preflight"

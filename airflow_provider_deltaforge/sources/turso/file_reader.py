@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.table_names import qualified_name
-from airflow_provider_deltaforge.sources.contract import AppearedTable
+from airflow_provider_deltaforge.sources.reader_contract import AppearedTable
 from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import DB

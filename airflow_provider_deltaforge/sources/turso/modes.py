@@ -11,7 +11,8 @@ import logging
 from airflow_provider_deltaforge.errors import PositionLostError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.sources.contract import LogReader, Snapshotter
+from airflow_provider_deltaforge.sources.contract import Snapshotter
+from airflow_provider_deltaforge.sources.reader_contract import LogReader
 from airflow_provider_deltaforge.sources.turso.capture import Capture, exists
 from airflow_provider_deltaforge.sources.turso.database import Database
 from airflow_provider_deltaforge.sources.turso.file_reader import Pace

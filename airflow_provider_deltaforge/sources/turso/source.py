@@ -10,13 +10,8 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.sources.contract import (
-    Finding,
-    LogReader,
-    Snapshotter,
-    Source,
-    TableChunk,
-)
+from airflow_provider_deltaforge.sources.contract import Finding, Snapshotter, Source, TableChunk
+from airflow_provider_deltaforge.sources.reader_contract import LogReader
 from airflow_provider_deltaforge.sources.shared.independent_change import IndependentChange
 from airflow_provider_deltaforge.sources.turso import positions
 from airflow_provider_deltaforge.sources.turso.files import file_of

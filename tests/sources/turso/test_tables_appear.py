@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.sources.contract import ReportsAppearedTables
+from airflow_provider_deltaforge.sources.reader_contract import ReportsAppearedTables
 from airflow_provider_deltaforge.storage.records.tables import TableRecords
 from tests.engine.scripted_run import NAME, kill
 from tests.sources.turso.database import Writer, chunks_of, events_of, source, told

@@ -20,8 +20,8 @@ from airflow_provider_deltaforge.sources.postgres.server import (
     read_head,
     server_info,
 )
+from airflow_provider_deltaforge.sources.postgres.settings import STANDBY_KEY
 from airflow_provider_deltaforge.sources.postgres.snapshot.snapshotter import PostgresSnapshotter
-from airflow_provider_deltaforge.sources.postgres.source import STANDBY_KEY
 
 _POLL_S = 0.1
 

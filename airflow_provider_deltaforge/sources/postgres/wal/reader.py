@@ -12,7 +12,6 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.events.table_names import is_among, qualified_name
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
-from airflow_provider_deltaforge.sources.contract import AppearedTable, NamedTables
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import SharedConnection
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError, connect
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
@@ -37,6 +36,7 @@ from airflow_provider_deltaforge.sources.postgres.wal.replication_session import
 from airflow_provider_deltaforge.sources.postgres.wal.segmenter import WalSegmenter
 from airflow_provider_deltaforge.sources.postgres.wal.table_names import TableNamesWatch
 from airflow_provider_deltaforge.sources.postgres.wal.untouched_values import UntouchedValues
+from airflow_provider_deltaforge.sources.reader_contract import AppearedTable, NamedTables
 from airflow_provider_deltaforge.sources.shared.reconnecting_reader import ReconnectingReader
 from airflow_provider_deltaforge.sources.shared.silence import ServerSilence
 from airflow_provider_deltaforge.spec.patterns import TableMatcher

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.events.table_names import qualified_name
-from airflow_provider_deltaforge.sources.contract import NamedTables
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, rows_of
+from airflow_provider_deltaforge.sources.reader_contract import NamedTables
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, splits
 
 # What is not published yet is published, and copied, by the reader. Partitions count as their
