@@ -1,10 +1,12 @@
 """A pipeline in this process: its store in memory, or in a file; one lane or driver at a time."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.control import pipelines, snapshots
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment, TaskContext
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.sinks.memory import MemoryLog, memory_log
@@ -112,6 +114,11 @@ class InProcess:
 
     def log(self, sink: str = "out") -> MemoryLog:
         return memory_log(f"{self.name}-{sink}")
+
+    def request_copy(self) -> Callable[[], Any]:
+        """Ask for a copy of all tables; return what tells how far it is."""
+        snapshots.request(self.store, self.name, CopySelection(), "copy", "a test")
+        return lambda: snapshots.request_state(self.store, self.name, "copy")
 
     def status(self) -> tuple[str, Any]:
         progress = self.control.progress()

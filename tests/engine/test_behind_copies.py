@@ -6,8 +6,6 @@ import time
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.catch_up.start_positions import lagging
 from airflow_provider_deltaforge.spec.load import load
@@ -26,7 +24,7 @@ def test_a_copy_waits_until_the_sink_that_is_behind_has_joined():
     made.log("side").fail_next(10**6, AWAY)
     running = RunningLane(made)
     wait_until(lambda: stood(made, "side") == "behind")
-    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
+    state = made.request_copy()
     here = at(made, "main")
     wait_until(lambda: at(made, "main") > here + 400)
     told = status(made.store, made.name)
@@ -35,9 +33,9 @@ def test_a_copy_waits_until_the_sink_that_is_behind_has_joined():
     )
     assert lagging(made.store, load(made.document)) == ["side"]
     made.log("side").heal()
-    wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
+    wait_until(lambda: state().settled)
     end(made, running)
-    assert snapshots.request_state(made.store, made.name, "copy").state == "done"
+    assert state().state == "done"
     assert lagging(made.store, load(made.document)) == []
     assert whole(made, "side", at(made, "side")) == []
 
@@ -46,11 +44,7 @@ def test_an_optional_sink_that_goes_away_in_a_copy_holds_up_the_copy_and_not_the
     made = pipeline(keys=2000)
     driving = Driving(made)
     wait_until(lambda: at(made, "main") > 0)
-    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
-
-    def state():
-        return snapshots.request_state(made.store, made.name, "copy")
-
+    state = made.request_copy()
     wait_until(lambda: state().rows > 0)
     made.log("side").fail_next(10**6, AWAY)
     wait_until(lambda: stood(made, "side") == "behind")
@@ -77,12 +71,12 @@ def test_a_copy_is_made_without_a_sink_that_was_given_up():
     made.store.transact([Gaps(made.store, made.name).give_up("side", {"tx": 0}, "gone", "x")])
     made.begin_at(main=40)
     made.log("side").fail_next(10**6, AWAY)
-    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
+    state = made.request_copy()
     driving = Driving(made)
-    wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
+    wait_until(lambda: state().settled)
     made.want("stopped")
     driving.end()
-    assert snapshots.request_state(made.store, made.name, "copy").state == "done"
+    assert state().state == "done"
     assert (bool(delivered(made, "main")), delivered(made, "side")) == (True, [])
 
 

@@ -7,7 +7,7 @@ import time
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.control import replays, snapshots
+from airflow_provider_deltaforge.control import replays
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.replay.requests import replay_here
 from airflow_provider_deltaforge.errors import AccessError
@@ -181,12 +181,12 @@ def test_a_copy_is_made_without_the_encoding_of_a_sink_that_was_given_up(gate):
     made.store.transact([Gaps(made.store, made.name).give_up("side", {"tx": 0}, "gone", "x")])
     made.begin_at(main=40)
     gate["side"].error = AWAY
-    snapshots.request(made.store, made.name, snapshots.CopySelection(), "copy", "a test")
+    state = made.request_copy()
     driving = Driving(made)
-    wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
+    wait_until(lambda: state().settled)
     made.want("stopped")
     driving.end()
-    assert snapshots.request_state(made.store, made.name, "copy").state == "done"
+    assert state().state == "done"
     assert (bool(delivered(made, "main")), gate["side"].asked) == (True, [])
 
 

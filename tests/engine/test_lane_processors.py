@@ -5,8 +5,6 @@ import threading
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.driver.driver import DriverArguments, drive_stream
@@ -161,14 +159,14 @@ def test_a_processor_that_does_not_return_copied_rows_is_seen_as_well(monkeypatc
     plant(monkeypatch, hangs=work)
     tuning = Tuning(beat_s=0.05, long_call_s=0.2)
     pipeline = begun(processors="{type: planted, id: hangs}", tuning=tuning)
-    snapshots.request(pipeline.store, pipeline.name, CopySelection(), "copy", "a test")
+    state = pipeline.request_copy()
     running = RunningLane(pipeline)
     wait_until(lambda: pipeline.status()[0] == "blocked")
     assert pipeline.control.progress().reason == (
         "the copy beside the stream: rows of script.rows are not rendered yet, the log waits"
     )
     returns.set()
-    wait_until(lambda: snapshots.request_state(pipeline.store, pipeline.name, "copy").settled)
+    wait_until(lambda: state().settled)
     wait_until(lambda: pipeline.status()[0] == "running")
     pipeline.want("stopped")
     assert running.end().why == "stopped"

@@ -5,10 +5,8 @@ import time
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.conditions import look, rewound
 from airflow_provider_deltaforge.control.sinks import entries
-from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
@@ -384,11 +382,7 @@ def test_a_copy_that_runs_beside_waits_and_both_sinks_end_equal():
     made = pipeline(keys=2000, optional=())
     driving = Driving(made)
     wait_until(lambda: at(made, "main") > 300)
-    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
-
-    def state():
-        return snapshots.request_state(made.store, made.name, "copy")
-
+    state = made.request_copy()
     wait_until(lambda: state().rows > 0)
     rewind(made, "side", 100)
     wait_until(lambda: is_done(made, "side"))
@@ -438,11 +432,11 @@ def test_a_copy_is_made_after_it_also_while_nothing_new_is_written():
     driving = Driving(made)
     rewind(made, "side", 150)
     wait_until(lambda: is_done(made, "side"))
-    snapshots.request(made.store, made.name, CopySelection(), "copy", "a test")
-    wait_until(lambda: snapshots.request_state(made.store, made.name, "copy").settled)
+    state = made.request_copy()
+    wait_until(lambda: state().settled)
     made.want("stopped")
     driving.end()
-    assert snapshots.request_state(made.store, made.name, "copy").state == "done"
+    assert state().state == "done"
 
 
 def test_a_stopped_pipeline_begins_it_right_after_its_snapshot_and_the_neighbour_sees_nothing(
