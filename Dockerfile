@@ -11,7 +11,7 @@ FROM python:${PYTHON}-slim-bookworm AS build
 WORKDIR /src
 RUN python -m venv /opt/deltaforge
 # Its dependencies change seldom: a layer of their own.
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY airflow_provider_deltaforge/__init__.py airflow_provider_deltaforge/__init__.py
 COPY spark_jobs spark_jobs
 COPY dags dags

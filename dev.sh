@@ -53,7 +53,8 @@ Servers (native, loopback only; state below .deltaforge/servers)
 Build it
   setup                        only install what the other verbs need
   build                        wheel and source distribution into dist/
-  build-release                the same from an empty dist/, and a look into the wheel
+  build-release                the same from an empty dist/, and a look into the wheel; links of the package's
+                               page lead to DELTAFORGE_PROJECT_URL, its repository
   release-check                check, test, build-release, docs-build, docker-all: all that a release needs
   docs [PORT]                  build the site of docs/ and serve it on http://127.0.0.1:8400
   docs-build [DIRECTORY]       only build it, into .deltaforge/site; a broken link is an error
@@ -275,6 +276,8 @@ docs_build() {
 # ---- packages and images
 
 build_release() {
+    [ -n "${DELTAFORGE_PROJECT_URL:-}" ] ||
+        say "DELTAFORGE_PROJECT_URL is not set: the package's page will have no links to the repository"
     rm -rf dist
     "$PY" -m build
     "$PY" -m pytest -q tests/architecture/test_packaging.py

@@ -27,7 +27,7 @@ from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.sinks.memory import MemorySink
 from benchmarks.render import BATCH_ROWS, ROWS_PER_TRANSACTION, batch
 
-_DOCUMENTS = Path(__file__).parents[1] / "dags" / "pipelines"
+_DOCUMENTS = Path(__file__).parents[1] / "dags" / "examples"
 ROUNDS = 5
 BATCHES_PER_ROUND = 20
 

@@ -5,6 +5,9 @@ run adopts the stream. The form of *Trigger* copies chosen tables again. A docum
 of its own, ``<document>_pipeline.py``, is left to it. One whose DAG's name another document or DAG
 file has gives a DAG that refuses, under a numbered name.
 
+``DELTAFORGE_EXAMPLE_DAGS=1`` adds a DAG for each document in ``examples/``, where there is such a
+folder: they show what a pipeline can be, and run against nobody's servers as they are.
+
 ``DELTAFORGE_WINDOW_S`` sets another window, in seconds; ``pinned`` watches without an end, in one
 run started by hand. ``DELTAFORGE_MASTER`` names another Spark master.
 """
@@ -24,14 +27,20 @@ from airflow_provider_deltaforge.operators.pipeline_dag import (
 )
 
 HERE = Path(__file__).parent
+EXAMPLES = os.environ.get("DELTAFORGE_EXAMPLE_DAGS", "0") not in ("", "0")
 MASTER = os.environ.get("DELTAFORGE_MASTER", "local[*]")
 _ASKED = os.environ.get("DELTAFORGE_WINDOW_S", "21600")
 WINDOW = None if _ASKED == "pinned" else timedelta(seconds=int(_ASKED))
 
 
 def dags(folder: Path) -> list[DAG]:
-    """Return the DAGs of a folder of documents; of two with one name only the first may run."""
-    paths = sorted(folder.glob("*.yaml"))
+    """Return the DAGs of a folder of documents; of two with one name only the first may run.
+
+    Args:
+        folder: with the documents; those of ``examples`` beside it join them when asked for.
+    """
+    folders = [folder, folder.parent / "examples"] if EXAMPLES else [folder]
+    paths = sorted((path for each in folders for path in each.glob("*.yaml")), key=lambda p: p.name)
     pipelines: dict[str, str] = {}
     taken = {path.stem: path.name for path in folder.parent.glob("*.py") if path != Path(__file__)}
     reserved = {*taken, *map(dag_id_of, paths)}

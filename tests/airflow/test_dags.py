@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "dags"
-DOCUMENTS = sorted((DAGS / "pipelines").glob("*.yaml"))
+DOCUMENTS = sorted([*(DAGS / "pipelines").glob("*.yaml"), *(DAGS / "examples").glob("*.yaml")])
 
 # Reads DAG files as Airflow does, with every way out of the process shut.
 READ = """
@@ -126,7 +126,7 @@ def clashing(tmp_path_factory):
 def everything(tmp_path_factory, odd, clashing):
     """Every DAG file of ours, the odd ones and those that clash, read once."""
     paths = [*sorted(DAGS.glob("*.py")), odd, clashing]
-    return read(tmp_path_factory.mktemp("home"), *paths)
+    return read(tmp_path_factory.mktemp("home"), *paths, DELTAFORGE_EXAMPLE_DAGS="1")
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +140,12 @@ def dags(everything):
 def test_no_dag_file_needs_a_connection_a_network_a_driver_or_arrow(everything):
     assert all(everything["dags"].values())
     assert everything["heavy"] == []
+
+
+def test_examples_are_no_dags_of_a_newcomer(tmp_path):
+    [found] = read(tmp_path, DAGS / "pipeline_dags.py")["dags"].values()
+
+    assert found.keys() == {"embedded_shop"}
 
 
 def test_there_is_one_dag_for_each_document(dags):

@@ -64,7 +64,7 @@ def journey(airflow):
 def test_the_dag_processor_reads_every_example(airflow):
     airflow.rest.wait_for_dag(PIPELINE)
     airflow.rest.wait_for_dag(COPY)
-    airflow.rest.wait_for_dag("seed_quickstart")
+    airflow.rest.wait_for_dag("embedded_shop")
 
     assert airflow.rest.get("/importErrors")["import_errors"] == []
 

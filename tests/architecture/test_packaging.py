@@ -1,11 +1,13 @@
 """What ``pip install`` brings, and that the two PySpark distributions are one release."""
 
 import configparser
+import email
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import distribution
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,42 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {re.sub(r"-\d.*", "", top) for top in tops} == {
         "airflow_provider_deltaforge",
     }
+
+
+def test_the_wheel_says_that_it_is_typed(wheel):
+    assert "airflow_provider_deltaforge/py.typed" in wheel.namelist()
+
+
+def metadata_of(wheel):
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return email.message_from_string(wheel.read(name).decode())
+
+
+def links_in(text):
+    return re.findall(r"\]\(([^)]+)\)", text)
+
+
+def test_the_page_of_the_index_has_no_link_that_leads_nowhere_there(wheel):
+    page = metadata_of(wheel).get_payload()
+
+    assert "change data capture" in page.lower()
+    assert [link for link in links_in(page) if not link.startswith(("https://", "#"))] == []
+
+
+def test_a_release_links_to_its_own_files_in_the_repository(monkeypatch):
+    base = "https://forge.example.com/team/deltaforge"
+    monkeypatch.setenv("DELTAFORGE_PROJECT_URL", f"{base}/")
+    found = {}
+    runpy.run_path(str(CHECKOUT / "hatch_build.py"))["IndexPage"](str(CHECKOUT), {}).update(found)
+    page, tag = found["readme"]["text"], f"v{version('airflow-provider-deltaforge')}"
+    ours = [link for link in links_in(page) if link.startswith(base)]
+    paths = [re.sub(rf"^{base}/(blob|raw)/{tag}/|#.*", "", link) for link in ours]
+
+    assert len(ours) > 20
+    assert [path for path in paths if not (CHECKOUT / path).exists()] == []
+    assert f"![The DeltaForge page in Airflow]({base}/raw/{tag}/docs/images/page.png)" in page
+    assert found["urls"]["Changelog"] == f"{base}/blob/{tag}/CHANGELOG.md"
+    assert {*found["urls"]} == {"Homepage", "Source", "Documentation", "Changelog", "Issues"}
 
 
 def test_the_wheel_names_its_entry_points(wheel):

@@ -4,7 +4,6 @@ import json
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -21,7 +20,7 @@ from tests.servers import sql
 from tests.servers.process import Server
 from tests.sinks import nats_reader
 from tests.sinks.kafka_reader import read_topic
-from tests.spec.documents import PIPELINES
+from tests.spec.documents import DOCUMENTS
 from tests.waiting import wait_for
 
 KAFKA, REDIS, NATS = "warehouse-kafka", "cache-redis", "serverless-nats"
@@ -70,7 +69,7 @@ class FanOut:
             "REDIS_URI": cache.dsn("0"),
             "NATS_URL": nats.dsn(),
         }
-        text = Path(PIPELINES / f"{self.stem}.yaml").read_text()
+        text = DOCUMENTS[self.stem].read_text()
         for name, value in variables.items():
             text = text.replace(f"${{{name}}}", value)
         document = yaml.safe_load(text)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from airflow_provider_deltaforge.spec.load import load
-from tests.spec.documents import PIPELINES
+from tests.spec.documents import DOCUMENTS
 
 _KEPT = ("id", "key", "envelope", "encoding", "required", "filter")
 
@@ -23,7 +23,7 @@ def startable(stem: str, variables: Mapping[str, str]) -> tuple[dict[str, Any], 
         stem: name of the document.
         variables: what ``${...}`` in it stands for.
     """
-    document = yaml.safe_load((PIPELINES / f"{stem}.yaml").read_text())
+    document = yaml.safe_load(DOCUMENTS[stem].read_text())
     if document["spec"]["source"]["type"] == "turso":
         document["spec"]["source"]["config"]["url"] = variables["TURSO_URL"]
     taken: list[str] = []

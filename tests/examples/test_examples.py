@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.examples.example_run import INPUTS, SAME_INPUT, ExampleRun, Servers
-from tests.spec.documents import PIPELINES
+from tests.spec.documents import EXAMPLES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "examples"
 STEMS = sorted({*SAME_INPUT, *(path.stem for path in INPUTS.glob("*.sql"))})
@@ -23,7 +23,7 @@ def servers(mysql_server, postgres_server, kafka_server, redis_server, nats_serv
 
 
 def test_no_example_with_a_processor_or_sensing_is_missing():
-    documents = {path.stem: yaml.safe_load(path.read_text()) for path in PIPELINES.glob("seed_*")}
+    documents = {path.stem: yaml.safe_load(path.read_text()) for path in EXAMPLES.glob("seed_*")}
 
     asked = {
         stem

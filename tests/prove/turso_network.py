@@ -38,12 +38,12 @@ from tests.sources.turso.database import copied, events_of, source, told
 from tests.sources.turso.exchanges import RECORDED, exchanges
 from tests.sources.turso.server_shop import ServerConnection
 from tests.sources.turso.shop_run import ShopRun
-from tests.spec.documents import PIPELINES
+from tests.spec.documents import DOCUMENTS
 from tests.waiting import wait_for
 
 SEEDS = 5
 TRIGGERS = {"cdc_mode": "triggers", "auto_create_triggers": True}
-_DOCUMENT = PIPELINES / "seed_example_turso_kafka.yaml"
+_DOCUMENT = DOCUMENTS["seed_example_turso_kafka"]
 _PROGRAM = Path(sys.executable).with_name("deltaforge")
 _SOURCE, _PORT = "turso-main", 8080
 _TABLES = (

@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.sinks.kafka.configuration import patience_s, pr
 from airflow_provider_deltaforge.sinks.kafka.error_codes import KafkaCode
 from airflow_provider_deltaforge.spec.load import load
 from tests.sinks.certificates import certified
-from tests.spec.documents import ENVIRONMENT, PIPELINES
+from tests.spec.documents import DOCUMENTS, ENVIRONMENT
 
 IAM = "software.amazon.msk.auth.iam.IAMLoginModule"
 MSK = {"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"}
@@ -293,7 +293,7 @@ def test_a_missing_driver_names_the_extra(monkeypatch):
     "name", ["example_production_kafka", *(f"production_kafka_{each}" for each in PRODUCTION)]
 )
 def test_the_settings_of_the_documents_for_production_are_taken(name, tmp_path):
-    text = (PIPELINES / f"seed_{name}.yaml").read_text()
+    text = DOCUMENTS[f"seed_{name}"].read_text()
     files = certified(tmp_path)
     places = {
         "/etc/ssl/certs/client.pem": files.certificate,

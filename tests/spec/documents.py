@@ -4,6 +4,12 @@ from pathlib import Path
 from textwrap import dedent, indent
 
 PIPELINES = Path(__file__).parents[2] / "dags" / "pipelines"
+EXAMPLES = PIPELINES.parent / "examples"
+DOCUMENTS = {
+    path.stem: path
+    for path in sorted([*PIPELINES.glob("*.yaml"), *EXAMPLES.glob("*.yaml")], key=lambda p: p.stem)
+}
+"""Every document that ships, by name."""
 
 ENVIRONMENT = {
     "CONFLUENT_API_KEY": "key",
@@ -21,7 +27,7 @@ ENVIRONMENT = {
     "SHOP_OUTPUT": "/var/lib/shop/out",
     "SSL_KEY_PASSWORD": "planted-key-password",
 }
-"""Every variable that the documents in ``dags/pipelines`` name."""
+"""Every variable that the documents below ``dags`` name."""
 
 
 def document(source="", sink="", spec="", metadata=""):

@@ -4,7 +4,7 @@ from jsonschema import Draft202012Validator
 
 from airflow_provider_deltaforge.plugins import PROCESSORS, SINKS, SOURCES
 from airflow_provider_deltaforge.spec.json_schema import json_schema
-from tests.spec.documents import PIPELINES, document
+from tests.spec.documents import DOCUMENTS, document
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def errors(validator, text):
     return [error.message for error in validator.iter_errors(yaml.safe_load(text))]
 
 
-@pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", DOCUMENTS.values(), ids=lambda path: path.stem)
 def test_every_example_is_accepted_as_it_is_written(validator, path):
     assert errors(validator, path.read_text()) == []
 

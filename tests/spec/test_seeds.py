@@ -6,11 +6,11 @@ import pytest
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import check, load, spec_hash
-from tests.spec.documents import ENVIRONMENT, PIPELINES
+from tests.spec.documents import DOCUMENTS, ENVIRONMENT
 
 PAGE = Path(__file__).parents[2] / "docs" / "decisions" / "seeds.md"
 HEADING = "## The documents\n"
-PATHS = sorted(PIPELINES.glob("*.yaml"))
+PATHS = list(DOCUMENTS.values())
 LOADING = [path for path in PATHS if not check(path.read_text(), ENVIRONMENT)]
 
 
@@ -69,7 +69,7 @@ def test_all_load():
 
 
 def test_our_own_example_starts():
-    pipeline = load((PIPELINES / "orders.yaml").read_text(), ENVIRONMENT)
+    pipeline = load(DOCUMENTS["orders"].read_text(), ENVIRONMENT)
 
     assert pipeline.unbuilt() == []
     pipeline.refuse_unbuilt()
