@@ -2,15 +2,14 @@
 
 Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measures every stage
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
-a steady writer under default settings; ``starts`` kills and starts it; ``copies`` copies a table
-beside it; ``snapshot`` copies one
-beside the database's own tools, ``snapshot_memory`` 20 million rows; ``transaction`` lets one
-transaction of millions of rows pass and watches memory; ``processors`` weighs each processor
-against rendering alone, without any server, ``sensing`` schema sensing, and ``parallelism`` parts
-of a batch at the same time; ``idle`` shows how soon
-a pipeline obeys and what it costs at rest; ``behind`` takes a best-effort sink away for a minute;
-``verify`` verifies a table in three
-sinks; the name of a sink measures its writer beside a bare client.
+a steady writer under default settings, ``rates`` with slow and quick ones; ``starts`` kills and
+starts it; ``copies`` copies a table beside it; ``snapshot`` copies one beside the database's own
+tools, ``snapshot_memory`` 20 million rows; ``transaction`` lets one transaction of millions of rows
+pass and watches memory; ``processors`` weighs each processor against rendering alone, without any
+server, ``sensing`` schema sensing, and ``parallelism`` parts of a batch at the same time; ``idle``
+shows how soon a pipeline obeys and what it costs at rest; ``behind`` takes a best-effort sink away
+for a minute; ``verify`` verifies a table in three sinks; ``page`` writes ``docs/performance.md``
+from the results; the name of a sink measures its writer beside a bare client.
 """
 
 import argparse
@@ -32,6 +31,7 @@ from benchmarks import (
     behind,
     exactly_once,
     idle,
+    page,
     parallelism,
     postgres_workload,
     processors,
@@ -48,10 +48,23 @@ from benchmarks import (
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
-_ALONE = {"parallelism": parallelism, "processors": processors, "sensing": sensing}
+_ALONE = {
+    "page": page,
+    "parallelism": parallelism,
+    "processors": processors,
+    "sensing": sensing,
+}
 _EVENTS = {"transaction": 5_000_000}
-_OTHERS = ("render", "idle", "behind", "exactly_once", "snapshot", "snapshot_memory", "verify")
-_WHOLE = ("drain", "latency", "starts", "transaction", "copies")
+_OTHERS = (
+    "render",
+    "idle",
+    "behind",
+    "exactly_once",
+    "snapshot",
+    "snapshot_memory",
+    "verify",
+)
+_WHOLE = ("drain", "latency", "rates", "starts", "transaction", "copies")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
     "mysql": (mysql.start, workload),
@@ -154,9 +167,10 @@ def _measured_one(
             f"bench-{name}", place, source, brokers, batch, work, archives=asked.archive
         )
         master = None if asked.local else "local[2]"
-        if asked.what == "latency":
-            told = whole.latency(pipeline, source, asked.rate, asked.seconds, master, servers)
-            return {"settings": "defaults", "whole": told}
+        if asked.what in ("latency", "rates"):
+            rates = whole.RATES if asked.what == "rates" else [asked.rate]
+            told = whole.latencies(pipeline, source, rates, asked.seconds, master, servers)
+            return {"settings": "defaults", "whole": told[-1], "rates": told}
         if asked.what == "starts":
             return {"settings": "defaults", "whole": starts.measure(pipeline, source, master)}
         if asked.what == "copies":

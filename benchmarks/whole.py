@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +30,8 @@ from tests.servers.process import Server
 from tests.sinks.kafka_reader import read_timestamps
 
 TUNED = {"max_events": 16000, "max_ms": 100, "max_inflight": 4}
-_BEFORE_S, _SAMPLE_S = 10.0, 0.25
+RATES = [20, 200, 2_000, 10_000, 20_000]
+_BEFORE_S, _SAMPLE_S, _WARM_S = 10.0, 0.25, 3.0
 RUN_LOCAL = (
     "import sys; from airflow_provider_deltaforge.engine.driver.local import run_local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
@@ -87,9 +89,6 @@ class Pipeline:
         text = json.dumps(document)
         pipelines.apply(self.store, text)
         self.control = Control(self.store, name)
-        self.control.update(
-            lambda old: old.model_copy(update={"desired": "running", "generation": 1})
-        )
         self.source = load_document(text).spec.source
         self.log = directory / f"{name}.log"
 
@@ -100,6 +99,9 @@ class Pipeline:
 
     def start(self, master: str | None) -> "subprocess.Popen[bytes]":
         """Start the driver."""
+        self.control.update(
+            lambda old: old.model_copy(update={"desired": "running", "generation": 1})
+        )
         job = LaunchSpec(self.name, 1, "stream_job.py", self.dsn, master or "")
         line = command(job) if master else [sys.executable, "-c", RUN_LOCAL, self.name]
         with self.log.open("wb") as log:
@@ -153,40 +155,61 @@ def drain(
     }
 
 
-def latency(
+@dataclass
+class _Window:
+    """A time in which a writer held its rate."""
+
+    rate: int
+    from_ms: float
+    until_ms: float
+    batches: int
+    processes: dict[str, dict[str, float]]
+    waits: list[float] = field(default_factory=list)
+
+    def result(self) -> dict[str, Any]:
+        seconds = (self.until_ms - self.from_ms) / 1000
+        cuts = statistics.quantiles(self.waits, n=1000)
+        for used in self.processes.values():
+            used["cpu_s_per_million"] = round(used["cpu_s"] / len(self.waits) * 1e6, 1)
+        return {
+            "asked_per_s": self.rate,
+            "events_per_s": round(len(self.waits) / seconds),
+            "batches_per_s": round(self.batches / seconds, 1),
+            "p50_ms": cuts[499],
+            "p99_ms": cuts[989],
+            "p999_ms": cuts[998],
+            "max_ms": max(self.waits),
+            "processes": self.processes,
+        }
+
+
+def latencies(
     pipeline: Pipeline,
     server: Server,
-    rate: int,
+    rates: Sequence[int],
     seconds: int,
     master: str | None,
     servers: dict[str, int],
-) -> dict[str, Any]:
-    """Write steadily; latency is the broker's append time less the source's commit time."""
-    with _written_to(pipeline, server, rate, master) as driver:
-        time.sleep(2)
-        sampler = Sampler({"driver": driver, **servers})
-        sampler.reset()
-        from_ms, batches = time.time() * 1000, pipeline.batches()
-        time.sleep(seconds)
-        until_ms, batches = time.time() * 1000, pipeline.batches() - batches
-        processes = sampler.stop()
-    waits = [
-        appended - json.loads(value)["ts_ms"]
-        for appended, value in read_timestamps(pipeline.brokers, pipeline.name)
-        if from_ms <= appended < until_ms
-    ]
-    cuts = statistics.quantiles(waits, n=1000)
-    for used in processes.values():
-        used["cpu_s_per_million"] = round(used["cpu_s"] / len(waits) * 1e6, 1)
-    return {
-        "events_per_s": round(len(waits) / seconds),
-        "batches_per_s": round(batches / seconds, 1),
-        "p50_ms": cuts[499],
-        "p99_ms": cuts[989],
-        "p999_ms": cuts[998],
-        "max_ms": max(waits),
-        "processes": processes,
-    }
+) -> list[dict[str, Any]]:
+    """Write steadily at each rate, one after the other, to the same driver.
+
+    Latency is the broker's append time less the source's commit time.
+    """
+    windows: list[_Window] = []
+    for rate in rates:
+        with _written_to(pipeline, server, rate, master) as driver:
+            time.sleep(_WARM_S)
+            sampler = Sampler({"driver": driver, **servers})
+            sampler.reset()
+            from_ms, batches = time.time() * 1000, pipeline.batches()
+            time.sleep(seconds)
+            until_ms, batches = time.time() * 1000, pipeline.batches() - batches
+            windows.append(_Window(rate, from_ms, until_ms, batches, sampler.stop()))
+    for appended, value in read_timestamps(pipeline.brokers, pipeline.name):
+        for window in windows:
+            if window.from_ms <= appended < window.until_ms:
+                window.waits.append(appended - json.loads(value)["ts_ms"])
+    return [window.result() for window in windows]
 
 
 def copy_beside(

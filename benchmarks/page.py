@@ -1,0 +1,177 @@
+"""``./dev.sh bench page``: writes ``docs/performance.md`` and its pictures from ``results/``.
+
+The pictures need matplotlib, which nothing else does: ``pip install matplotlib``.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs"
+_ENGINES = {"-local": "one process", "": "Spark `local[2]`"}
+_SOURCES = {"mysql": "MySQL", "postgres": "PostgreSQL"}
+_COLOURS = {
+    ("mysql", "-local"): "#1f77b4",
+    ("mysql", ""): "#1f77b4",
+    ("postgres", "-local"): "#d9822b",
+    ("postgres", ""): "#d9822b",
+}
+
+
+def main(_results: Path, _about_this_run: dict[str, Any]) -> None:
+    """Write the page and the pictures."""
+    text = _TEMPLATE.format(
+        about=_about(), rates=_rates_table(), drains=_drain_table(), starts=_starts_table()
+    )
+    (DOCS / "performance.md").write_text(text)
+    _plot("p99_ms", "99th percentile, ms", "performance-latency")
+    _plot("cpu", "CPU seconds per million events", "performance-cpu")
+
+
+def _result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def _about() -> str:
+    results = [
+        _result(f"rates-{source}-inserts{engine}") for source in _SOURCES for engine in _ENGINES
+    ]
+    machine = results[0]["machine"]
+    commits = ", ".join(sorted({f"`{each['commit']}`" for each in results}))
+    load = max(each["machine"]["load_before"] for each in results)
+    return (
+        f"{machine['cores']} cores for everything: database, broker and us. Python "
+        f"{machine['python'].strip()}, commit {commits}, {results[0]['date']}; load before a run "
+        f"at most {load:.1f}."
+    )
+
+
+def _cpu(row: dict[str, Any]) -> float:
+    """Return our own CPU seconds per million events, database and broker left out."""
+    ours = (used for name, used in row["processes"].items() if name.startswith("driver"))
+    return float(sum(used["cpu_s_per_million"] for used in ours))
+
+
+def _mib(row: dict[str, Any]) -> float:
+    ours = (used for name, used in row["processes"].items() if name.startswith("driver"))
+    return float(sum(used["rss_mib_peak"] for used in ours))
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = [*heads]
+    lines = [heads, ["---" if at < 2 else "---:" for at in range(len(heads))], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _rates_table() -> str:
+    rows = [
+        [
+            name,
+            where,
+            f"{row['events_per_s']:,}",
+            f"{row['p50_ms']:.0f}",
+            f"{row['p99_ms']:.0f}",
+            f"{row['max_ms']:.0f}",
+            f"{row['batches_per_s']:.0f}",
+            f"{_cpu(row):.0f}",
+            f"{_mib(row):,.0f}",
+        ]
+        for source, name in _SOURCES.items()
+        for engine, where in _ENGINES.items()
+        for row in _result(f"rates-{source}-inserts{engine}")["rates"]
+    ]
+    heads = ("source", "engine", "events/s", "p50 ms", "p99 ms", "max ms", "batches/s")
+    return _table((*heads, "CPU s per million", "MiB"), rows)
+
+
+def _drain_table() -> str:
+    rows = []
+    for source, name in _SOURCES.items():
+        for engine, where in _ENGINES.items():
+            whole = _result(f"drain-{source}-inserts{engine}")["whole"]
+            rows.append(
+                [
+                    name,
+                    where,
+                    f"{whole['rows_per_s']:,}",
+                    f"{_cpu(whole):.1f}",
+                    f"{_mib(whole):,.0f}",
+                ]
+            )
+    return _table(("source", "engine", "rows/s", "CPU s per million", "MiB"), rows)
+
+
+def _starts_table() -> str:
+    rows = []
+    for engine, where in _ENGINES.items():
+        whole = _result(f"starts-mysql{engine}")["whole"]
+        rows.append(["MySQL", where, f"{whole['after_kill_s']:.1f}", f"{whole['cpu_s']:.1f}"])
+    return _table(("source", "engine", "seconds", "CPU s"), rows)
+
+
+def _plot(what: str, label: str, name: str) -> None:
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 3.6))
+    for source, title in _SOURCES.items():
+        for engine, where in _ENGINES.items():
+            rows = _result(f"rates-{source}-inserts{engine}")["rates"]
+            axes.plot(
+                [row["events_per_s"] for row in rows],
+                [_cpu(row) if what == "cpu" else row[what] for row in rows],
+                marker="o",
+                color=_COLOURS[source, engine],
+                linestyle="-" if engine else "--",
+                label=f"{title}, {where.replace('`', '')}",
+            )
+    axes.set(xscale="log", yscale="log", xlabel="events per second", ylabel=label)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(DOCS / "images" / f"{name}.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+_TEMPLATE = """# Performance
+
+`./dev.sh bench page` writes this page from `benchmarks/results/`. {about} Rows of about 180 bytes
+go to Kafka (`acks=all`, one broker) as native JSON under default settings. Yours differ: measure
+with your rows and servers.
+
+## A steady load
+
+`./dev.sh bench rates` commits transactions of 20 rows at each rate. Latency is from the source's
+commit to the broker's append. CPU and resident memory are of our processes together, database and
+broker left out; pages that several processes share count in each. Where `events/s` is below the
+rates of 20, 200, 2,000, 10,000 and 20,000 that were asked for, the writer got no more through on
+the same two cores.
+
+{rates}
+
+![Latency by rate](images/performance-latency.svg)
+
+![CPU by rate](images/performance-cpu.svg)
+
+## A backlog
+
+`./dev.sh bench drain` writes a million rows first and delivers them then (`max_events: 16000`,
+`max_ms: 100`, `max_inflight: 4`).
+
+{drains}
+
+## A start
+
+`./dev.sh bench starts`: from `kill -9` and a new start to the next event at the broker, the
+median of three, and the CPU of that start.
+
+{starts}
+
+## Other measurements
+
+- [Snapshots](snapshots.md) beside `COPY` and `mysqldump`; [verification](verify.md)
+- [Exactly once](delivery.md) beside at least once: `benchmarks/results/exactly_once.json`
+- [Processors](processors.md), [sensing](sensing.md), a sink [away for a minute](delivery.md)
+"""
