@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.cli import (
     documents,
     driver,
     failover,
+    image,
     log,
     rewind,
     run,
@@ -72,6 +73,7 @@ archive.register(app)
 token.register(app)
 backup.register(app)
 driver.register(app)
+image.register(app)
 
 
 def _version(wanted: bool) -> None:

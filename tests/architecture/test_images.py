@@ -18,8 +18,13 @@ _STEP = re.compile(r"^([A-Z]+) ((?:.*\\\n)*.*)$", re.MULTILINE)
 
 
 def steps(name):
+    """Return the steps of one of our Dockerfiles."""
+    return steps_of((CHECKOUT / name).read_text())
+
+
+def steps_of(text):
     """Return (instruction, arguments) of a Dockerfile, lines that go on joined."""
-    text = re.sub(r"^#.*\n", "", (CHECKOUT / name).read_text(), flags=re.MULTILINE)
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
     found = [(word, rest.replace("\\\n", " ")) for word, rest in _STEP.findall(text)]
     known = "ARG FROM WORKDIR RUN COPY ENV USER VOLUME EXPOSE STOPSIGNAL HEALTHCHECK CMD ENTRYPOINT"
     assert {word for word, _ in found} <= set(known.split())

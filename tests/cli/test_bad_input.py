@@ -7,13 +7,10 @@ import time
 from contextlib import suppress
 
 import pytest
-from typer.testing import CliRunner
 
-from airflow_provider_deltaforge.cli import app as command
-from airflow_provider_deltaforge.cli.exit_codes import exit_code
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launching import spark_submit
-from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import check, load, read_document
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control, Progress
@@ -38,21 +35,6 @@ ODD = [
     *("!!python/object:os.system x", "&a [*a]", "${", "${}", "${X.Y}", "'${X:-}'", "\x07", "0x1F"),
     *("2026-01-01", "yes", "~", "'h:99999'", "redis://h:99999999/x", "'%'", '"\\ud800"', "? x"),
 ]
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Run the command in this process, as its entry point does; return code and words."""
-
-    def call(*words):
-        outcome = CliRunner().invoke(command.app, [str(word) for word in words])
-        error = outcome.exception
-        if isinstance(error, DeltaForgeError):
-            return exit_code(error), f"{outcome.output}{error}"
-        assert error is None or isinstance(error, SystemExit), repr(error)
-        return outcome.exit_code, outcome.output
-
-    return call
 
 
 def mutated(number):

@@ -17,7 +17,18 @@ from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import tokens
 from tests.control.bench import DOCUMENT
 
-_DOES = {"run", "serve", "snapshot", "pause", "resume", "stop", "delete", "reset", "driver"}
+_DOES = {
+    "run",
+    "serve",
+    "image",
+    "snapshot",
+    "pause",
+    "resume",
+    "stop",
+    "delete",
+    "reset",
+    "driver",
+}
 """Commands that do something, and tell people that it is done; their facts are `status`."""
 _DOES_BELOW = {"sinks give-up", "sinks adopt", "sinks resume", "token revoke", "schema"}
 """Likewise; `schema` prints JSON anyway."""

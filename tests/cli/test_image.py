@@ -1,0 +1,85 @@
+"""The files of an image name only what is there; no container engine runs here."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from importlib.metadata import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_deltaforge.control.launching.spark_submit import spark_home
+from tests.architecture.test_images import steps_of
+
+
+def test_an_image_has_spark_the_package_and_its_kernels(tmp_path, run):
+    wheel = tmp_path / "airflow_provider_deltaforge-9.9.9-py3-none-any.whl"
+    wheel.write_bytes(b"a wheel")
+    place = tmp_path / "made" / "image"
+    code, words = run("image", place, "--wheel", wheel, "--extras", "spark, postgres,kafka")
+    assert (code, "docker build" in words) == (0, True)
+    steps = steps_of((place / "Dockerfile").read_text())
+
+    text = " ".join(rest for _, rest in steps)
+    assert f"/tmp/{wheel.name}[spark,postgres,kafka]" in text
+    assert ("COPY", f"{wheel.name} /tmp/") in steps
+    assert (place / wheel.name).read_bytes() == b"a wheel"
+    # What is copied is sent to the builder, and nothing else is.
+    ignored = (place / ".dockerignore").read_text().splitlines()
+    assert ignored[1:] == ["*", "!Dockerfile", f"!{wheel.name}"]
+    modules = re.findall(r"-m (airflow_provider_deltaforge[\w.]+)", text)
+    assert len(modules) == 3
+    for module in modules:
+        assert find_spec(module) is not None, module
+    froms = [rest.split()[0] for word, rest in steps if word == "FROM"]
+    assert froms == [f"python:3.{sys.version_info.minor}-slim-bookworm"] * 2
+    assert ("USER", "10001") in steps
+
+
+def test_its_worker_is_the_one_of_the_spark_that_came_with_the_package(tmp_path, run):
+    assert run("image", tmp_path)[0] == 0
+    text = (tmp_path / "Dockerfile").read_text()
+    [inside] = re.findall(r"python (-c '.*?')\)", text)
+    home = subprocess.run(
+        [sys.executable, *shlex.split(inside)], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert Path(home) == spark_home()
+    [command] = [rest for word, rest in steps_of(text) if word == "CMD"]
+    refused = subprocess.run(
+        json.loads(command),
+        env={"SPARK_HOME": home, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode != 0
+    assert "SPARK_MASTER: set it to spark://host:7077" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--extras", "spark,oracle"], "there is no 'oracle'"),
+        (["--extras", "kafka"], "add spark"),
+        (["--wheel", __file__], "no wheel of airflow-provider-deltaforge"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(words, said, tmp_path, run):
+    code, text = run("image", tmp_path / "image", *words)
+    assert code == 2
+    assert said in text
+    assert not (tmp_path / "image").exists()
+
+
+def test_files_that_are_there_stay_unless_asked(tmp_path, run):
+    (tmp_path / "Dockerfile").write_text("mine")
+    code, text = run("image", tmp_path)
+    assert (code, "--force" in text) == (2, True)
+    assert (tmp_path / "Dockerfile").read_text() == "mine"
+    assert not (tmp_path / ".dockerignore").exists()
+    assert run("image", tmp_path, "--force")[0] == 0
+    assert "spark" in (tmp_path / "Dockerfile").read_text()
+    assert "spark" in (metadata("airflow-provider-deltaforge").get_all("Provides-Extra") or [])
