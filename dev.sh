@@ -223,7 +223,6 @@ compile_kernels() {
     large=$!
     "$PY" -m "$package.sources.postgres.precompile" &&
         "$PY" -m "$package.processors.precompile" &&
-        "$PY" -c "from $package.envelopes.columns import precompile; precompile()" &&
         wait "$large"
 }
 

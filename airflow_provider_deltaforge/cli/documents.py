@@ -22,7 +22,6 @@ from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.control.pipelines import apply as keep
 from airflow_provider_deltaforge.control.plan import plan as plan_of
 from airflow_provider_deltaforge.control.preflight import preflight as ask
-from airflow_provider_deltaforge.envelopes import columns
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.precompile import precompile_for
 from airflow_provider_deltaforge.sensing import structures
@@ -156,7 +155,6 @@ def preflight(file: _FileArgument, as_json: JsonOption = False) -> None:
     with err.status("compiling decoders and processors, once for each installation"):
         pipeline.spec.source.precompile()
         precompile_for(pipeline.spec.processors)
-        columns.precompile()
         json_fields.precompile()  # Templates of sinks name fields of row images.
         if pipeline.spec.schema_sensing.enabled:
             data_drift.precompile()

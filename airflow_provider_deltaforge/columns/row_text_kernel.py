@@ -165,3 +165,15 @@ def put_strings(out, ends, data, offsets):
     for i in range(len(offsets) - 1):
         at = put_string(text, at, plain, np.int64(offsets[i]), np.int64(offsets[i + 1]))
         ends[i + 1] = at
+
+
+def precompile() -> None:
+    """Compile the kernels, or load them from the cache, before rows are waiting."""
+    out, ends = np.zeros(ROOM, np.uint8), np.zeros(1, np.int32)
+    pieces, offsets = np.zeros((0, COLUMNS), np.int64), np.zeros(1, np.int32)
+    data = np.zeros(0, np.uint8)
+    data.setflags(write=False)
+    offsets.setflags(write=False)
+    size_of(pieces, 0)
+    put_rows(out, ends, pieces, 0)
+    put_strings(out, ends, data, offsets)

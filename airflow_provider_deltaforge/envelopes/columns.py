@@ -174,11 +174,6 @@ def where_true(wanted: pa.BooleanArray, pieces: Sequence[Piece]) -> list[Piece]:
     return _where(wanted.buffers()[1].address, wanted, pieces)
 
 
-def precompile() -> None:
-    """Compile the kernels, or load them from the cache, before events are waiting."""
-    join([b"", strings_of(pa.array(["x"]))], 1)
-
-
 def _choice(texts: pa.BinaryArray, numbers: int, valid: int, first: int, held: Any) -> RowTexts:
     _, offsets, data = texts.buffers()
     of_null = len(texts) - 1

@@ -102,9 +102,9 @@ def test_what_rows_have_in_one_place_may_differ():
 
 FILLED = """
 from airflow_provider_deltaforge.columns import json_fields
-from airflow_provider_deltaforge.envelopes import columns
+from airflow_provider_deltaforge.sources.shared.precompile import precompile_shared
 json_fields.precompile()
-columns.precompile()
+precompile_shared()
 precompiled()
 from tests.engine.test_render import DELETE, SPACED, change, render
 render([DELETE, SPACED, change()], key="${after.o} ${before.sku} ${ddl.sql}")

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns import row_text_kernel
 from airflow_provider_deltaforge.columns.murmur2_kernel import partitions_of
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, EncoderRequest, Schemas
 from airflow_provider_deltaforge.engine.render.key_changes import split, together
 from airflow_provider_deltaforge.engine.render.route_templates import RouteTemplate, TemplateFields
-from airflow_provider_deltaforge.envelopes.columns import precompile
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -78,7 +78,7 @@ class Renderer:
         if self._closed:
             raise RetryableError(f"sink {self._sink.id}: the lane ended before this was rendered")
         if self._encoder is None:
-            precompile()
+            row_text_kernel.precompile()
             origin, envelope = self._origin, self._sink.envelope
             request = EncoderRequest(
                 self._sink.id,

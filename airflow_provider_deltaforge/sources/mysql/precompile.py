@@ -1,6 +1,6 @@
 """``python -m airflow_provider_deltaforge.sources.mysql.precompile``: compile the kernels now."""
 
-from airflow_provider_deltaforge.sources.shared.precompile import precompile_row_ids, run
+from airflow_provider_deltaforge.sources.shared.precompile import precompile_shared, run
 
 
 def precompile() -> None:
@@ -10,7 +10,7 @@ def precompile() -> None:
 
     decoder.precompile("")
     text_rows_kernel.precompile()
-    precompile_row_ids()
+    precompile_shared()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """``python -m airflow_provider_deltaforge.sources.postgres.precompile``: compile the kernels."""
 
-from airflow_provider_deltaforge.sources.shared.precompile import precompile_row_ids, run
+from airflow_provider_deltaforge.sources.shared.precompile import precompile_shared, run
 
 
 def precompile() -> None:
@@ -23,7 +23,7 @@ def precompile() -> None:
     decode_segment(WalSegment(0, data, rows, WalDecodePlans(), positions, ""), id_key(""))
     copy_rows.precompile()
     copy_out.precompile()
-    precompile_row_ids()
+    precompile_shared()
 
 
 if __name__ == "__main__":

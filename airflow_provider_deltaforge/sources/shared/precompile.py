@@ -12,12 +12,14 @@ from collections.abc import Callable
 _TICK_S = 1.0
 
 
-def precompile_row_ids() -> None:
-    """Compile the kernel that makes the event ids of copied rows."""
+def precompile_shared() -> None:
+    """Compile the kernels that make the event ids of copied rows, and the JSON of every event."""
     import numpy as np
 
+    from airflow_provider_deltaforge.columns import row_text_kernel
     from airflow_provider_deltaforge.events.ids import id_key, row_ids
 
+    row_text_kernel.precompile()
     row_ids(id_key(""), np.zeros(0, np.uint8), np.zeros(1, np.int64))
 
 

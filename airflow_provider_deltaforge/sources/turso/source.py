@@ -129,9 +129,9 @@ class TursoSource(Source):
 
     def precompile(self) -> None:
         """Compile the kernel of the event ids, or find it compiled."""
-        from airflow_provider_deltaforge.sources.shared.precompile import precompile_row_ids
+        from airflow_provider_deltaforge.sources.shared.precompile import precompile_shared
 
-        precompile_row_ids()
+        precompile_shared()
 
     def chunk_of_keys(
         self, chunk: TableChunk, table: TableSchema, keys: Sequence[Mapping[str, Any]]
