@@ -119,7 +119,8 @@ def test_a_cut_lies_between_the_last_change_that_a_view_shows_and_the_next(mysql
 def test_at_its_cut_the_log_has_just_the_rows_of_a_view(mysql_server, seed):
     """Of rows that go back and forth, too."""
     chance = random.Random(seed)
-    fresh_database(mysql_server, "forth", "CREATE TABLE t (id int PRIMARY KEY, v int)")
+    key = "NOT NULL UNIQUE" if seed == 3 else "PRIMARY KEY"
+    fresh_database(mysql_server, "forth", f"CREATE TABLE t (id int {key}, v int)")
     sql.execute(mysql_server, "INSERT INTO forth.t VALUES (1, 0), (2, 0), (3, 0)")
 
     def statement():

@@ -39,7 +39,7 @@ from airflow_provider_deltaforge.sources.mysql.positions import (
     LogPosition,
     file_number,
 )
-from airflow_provider_deltaforge.sources.mysql.snapshot.key_ranges import chunk_columns, select_rows
+from airflow_provider_deltaforge.sources.mysql.snapshot.key_ranges import has_exact_key, select_rows
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_rows_kernel import RowShape
 from airflow_provider_deltaforge.sources.mysql.snapshot.text_stream import TABLE_CHANGED, TextResult
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import View
@@ -131,9 +131,7 @@ class ExactCutFinder:
         Raises:
             MySQLError: of the driver, when the connection breaks, or the view is too old.
         """
-        if "since" not in view.cut or not schema.primary_key:
-            return view
-        if len(chunk_columns(schema)) < len(schema.primary_key):
+        if "since" not in view.cut or not has_exact_key(schema):
             return view
         if self._skipped:
             self._skipped -= 1

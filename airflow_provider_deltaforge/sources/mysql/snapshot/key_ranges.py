@@ -1,6 +1,7 @@
 """Which rows a chunk has, as SQL: ranges of the leading columns of a primary key."""
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
@@ -32,15 +33,19 @@ def chunk_columns(schema: TableSchema) -> list[Column]:
     if schema.implicit_key:
         return []
     known = {column.name: column for column in schema.columns}
-    usable: list[Column] = []
-    for name in schema.primary_key:
-        column = known[name]
-        row = BY_NAME.get(column.data_type)
-        # Of a text or blob without a length the key holds a part only.
-        if row is None or row.kind not in _EXACT or row.length:
-            break
-        usable.append(column)
-    return usable
+    return [*takewhile(_is_exact, (known[name] for name in schema.primary_key))]
+
+
+def has_exact_key(schema: TableSchema) -> bool:
+    """Return whether there is a key, and each of its values as SQL equals it exactly."""
+    key = [column for column in schema.columns if column.name in schema.primary_key]
+    return bool(key) and all(map(_is_exact, key))
+
+
+def _is_exact(column: Column) -> bool:
+    row = BY_NAME.get(column.data_type)
+    # Of a text or blob without a length the key holds a part only.
+    return row is not None and row.kind in _EXACT and not row.length
 
 
 def cut_by(columns: Sequence[Column]) -> Mapping[str, Sequence[str]]:
