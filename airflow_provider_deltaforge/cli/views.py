@@ -149,10 +149,16 @@ def pipeline_details(pipeline: PipelineStatus) -> RenderableType:
     for name, entry in sorted(pipeline.stopped_tables.items()):
         parts.append(Text.assemble("\nstopped   ", (name, "bold red"), f": {entry['reason']}"))
     if pipeline.handle:
-        log = Path(str(pipeline.handle.get("directory"))) / "driver.log"
         parts.append(_named("driver", str(pipeline.handle.get("name"))))
-        parts.append(Text(f"log       {log}", overflow="fold", no_wrap=False))
+        parts.append(Text(_driver_place(pipeline.handle), overflow="fold", no_wrap=False))
     return Group(*parts)
+
+
+def _driver_place(handle: Mapping[str, Any]) -> str:
+    """Return where a driver's log is on its machine, or what a cluster calls the driver."""
+    if "submission_id" in handle:
+        return f"spark     {handle['submission_id']} on {handle.get('master')}"
+    return f"log       {Path(str(handle.get('directory'))) / 'driver.log'}"
 
 
 def copy_table(progress: Mapping[str, Any]) -> RenderableType:

@@ -8,7 +8,7 @@ from airflow_provider_deltaforge.control.driver_log import keep_last_lines
 from airflow_provider_deltaforge.control.launching.contract import Backend, JobState, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.control.starting import restart
-from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
+from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, job_status, status
 from airflow_provider_deltaforge.control.supervise import (
     DRAINED,
     DriverExit,
@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.control.supervise import (
 )
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.records.control import ControlRecord
 
 _POLL_S = 1.0
 
@@ -81,7 +82,7 @@ def settle(task: Attendance, exit_code: int | None) -> RestartDecision:
         DriverExit(
             exit_code,
             progress.error_class if spoke and progress else None,
-            progress.reason if spoke and progress else None,
+            (progress.reason if spoke and progress else None) or _detail_of(record, task.backend),
         ),
         wanted=record is not None and record.desired != "stopped",
         restarted_at_ms=record.restarts if record is not None else (),
@@ -105,6 +106,11 @@ def _look(
     job = task.backend.status(record.handle)
     hung = silence.too_long(lost=present.status in ENDED)
     return settle(task, job.exit_code) if job.state is JobState.ENDED or hung else None
+
+
+def _detail_of(record: ControlRecord | None, backend: Backend) -> str | None:
+    """Return what the place that a driver ran at says of its end."""
+    return job_status(record, backend).detail if record is not None else None
 
 
 def _unknown(job: LaunchSpec, reason: str) -> PipelineStatus:

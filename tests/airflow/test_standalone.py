@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_deltaforge.control.driver_log import log_tail
 from airflow_provider_deltaforge.control.launching.contract import JobState
@@ -28,6 +29,7 @@ from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOpe
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from tests.airflow.bench import context, deferred
 from tests.architecture.probe import CHECKOUT
+from tests.control.bench import DOCUMENT as BENCH_DOCUMENT
 from tests.engine.scripted_run import DOCUMENT, NAME, ScriptedRun
 from tests.servers import postgres, spark
 from tests.servers.process import HOST, family, free_port
@@ -219,6 +221,33 @@ def test_a_snapshot_is_taken_on_the_cluster(cluster, connection, tmp_path, monke
     wait_for("its end", lambda: backend.status(handle).state is JobState.ENDED, PATIENCE_S)
     assert backend.status(handle).exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes().count(b"\n") > 0
+
+
+def test_a_package_that_is_missing_is_found_on_the_worker_that_the_error_names(
+    cluster, connection, tmp_path, monkeypatch
+):
+    other = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(other)], check=True)
+    settings = json.loads(connection)
+    settings["extra"]["spark_python"] = str(other / "bin" / "python")
+    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", json.dumps(settings))
+    (tmp_path / "lacking.yaml").write_text(BENCH_DOCUMENT)
+    task = DeltaForgeStreamOperator(
+        task_id="stream",
+        document=str(tmp_path / "lacking.yaml"),
+        master=cluster.url,
+        restarts_max=0,
+    )
+    attempt = context()
+    trigger = deferred(lambda: task.execute(attempt))
+    wait_for("its end", lambda: trigger.look()[0] is not None, PATIENCE_S)
+
+    with pytest.raises(AirflowFailException, match=r"Spark says FAILED; driver-\S+ on worker-"):
+        task.execute_complete(attempt, trigger.look()[0].payload)
+
+    submission = attempt["pushed"]["driver"]["submission_id"]
+    printed = cluster.worker.directory / "work" / submission / "stderr"
+    assert "deltaforge_stream_job.py" in printed.read_text()
 
 
 def test_a_stream_goes_on_when_its_host_is_lost(

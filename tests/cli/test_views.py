@@ -31,6 +31,12 @@ ORDERS = PipelineStatus(
 )
 
 
+def test_a_driver_on_a_cluster_is_shown_by_its_submission():
+    handle = {"name": "df-orders-g1", "submission_id": "driver-7", "master": "spark://m:7077"}
+    shown = lines(pipeline_details(ORDERS.model_copy(update={"handle": handle})))
+    assert shown[-2:] == ["driver    df-orders-g1", "spark     driver-7 on spark://m:7077"]
+
+
 def lines(view):
     console = Console(width=80)
     with console.capture() as captured:
