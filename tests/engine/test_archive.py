@@ -9,13 +9,19 @@ import duckdb
 import pytest
 
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.engine.archive.folder import ArchiveFolder, EntryName, valid_names
+from airflow_provider_deltaforge.engine.archive.folder import (
+    ArchiveEntry,
+    ArchiveFolder,
+    EntryName,
+    valid_names,
+)
 from airflow_provider_deltaforge.engine.archive.lane_archive import LaneArchive
 from airflow_provider_deltaforge.engine.archive.reader import Archive
 from airflow_provider_deltaforge.engine.archive.retention import delete_old_daily
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.record import now_ms
 from airflow_provider_deltaforge.storage.records.stats import ArchiveProgress
@@ -252,6 +258,41 @@ class TestOwners:
         wait_for("the end of it", lambda: status(run.store, run.name).status == "running")
         run.want("stopped")
         driving.end()
+
+
+class SlowFolder(ArchiveFolder):
+    """A large archive: it takes a while to list all names."""
+
+    lists = 0
+
+    def names(self):
+        self.lists += 1
+        time.sleep(0.3)
+        return super().names()
+
+
+def test_one_who_follows_a_large_archive_lists_all_of_it_rarely(tmp_path):
+    folder = SlowFolder(str(tmp_path), "large")
+    folder.begin({})
+
+    def write(epoch, number, kind, start, after=None):
+        entry = ArchiveEntry(start={"tx": start}, end={"tx": start + 1}, written_ms=0)
+        folder.write_entry(EntryName(epoch, number, kind, after), entry)
+
+    write(1, 1, "segment", 0)
+    archive = Archive(folder, ScriptedSource())
+    archive.follow()
+    for number in (2, 3, 4):
+        write(1, number, "segment", number - 1)
+        archive.follow()
+        assert [span.end for span in archive.spans()] == [{"tx": number}]
+    write(1, 5, "gap", 4)
+    archive.follow()
+    assert archive.names_after(EntryName(1, 4, "segment")) == [EntryName(1, 5, "gap")]
+    assert folder.lists == 1
+    write(2, 0, "opened", 4, (1, 4))
+    wait_for("another list", lambda: archive.follow() or folder.lists == 2)
+    assert archive.names_after(EntryName(1, 4, "segment")) == [EntryName(2, 0, "opened", (1, 4))]
 
 
 def test_what_an_older_lane_still_writes_is_void():

@@ -167,6 +167,18 @@ class ArchiveFolder:
         found = map(EntryName.parse, self._listed(_LOG, recursive=False))
         return [name for name in found if name is not None]
 
+    def names_behind(self, name: EntryName) -> list[EntryName]:
+        """Return the names of entries that the same lane wrote behind one, void ones included."""
+        found: list[EntryName] = []
+        while True:
+            number = (found[-1] if found else name).number + 1
+            kinds: tuple[Kind, ...] = ("segment", "gap")
+            following = [EntryName(name.epoch, number, kind) for kind in kinds]
+            there = [each for each in following if self.exists(each.path)]
+            if not there:
+                return found
+            found += there
+
     def data_files(self) -> dict[str, tuple[int, int]]:
         """Return (epoch, number) of files of rows or batches, and of unfinished ones, by path."""
         found: dict[str, tuple[int, int]] = {}

@@ -2,6 +2,7 @@
 
 import logging
 
+from airflow_provider_deltaforge.engine.archive.reader import Archive
 from airflow_provider_deltaforge.engine.archive.writer import ArchiveWriter
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
@@ -9,6 +10,7 @@ from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.read.known_part import KnownPart
 from airflow_provider_deltaforge.errors import PositionLostError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.storage.records.stats import ArchiveProgress
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -145,3 +147,21 @@ class LaneArchive:
             return False if self._source.covers(position, at) else None
         except PositionLostError:
             return None
+
+
+def reach(pipeline: Pipeline, position: Position) -> None:
+    """Check that the log can be followed from a position on, in the source or in the archive.
+
+    Raises:
+        PositionLostError: neither has it.
+        RetryableError: one of them is away.
+    """
+    try:
+        pipeline.spec.source.reach(position)
+    except PositionLostError as lost:
+        if pipeline.spec.archive is None:
+            raise
+        try:
+            Archive.of(pipeline).open(position).close()
+        except PositionLostError as error:
+            raise PositionLostError(f"{lost}; {error}") from error

@@ -31,6 +31,8 @@ from airflow_provider_deltaforge.spec.document import Pipeline
 
 _THREADS = 16
 _LOOK_S = 1.0
+_LIST_RATIO, _LIST_S = 20.0, 300.0
+"""All names are listed again after so many times what it took, at the latest after so long."""
 _NO_ENTRY = "an entry of the archive is missing"
 
 
@@ -88,6 +90,7 @@ class Archive:
         self._source = source
         self._entries: dict[EntryName, ArchiveEntry] = {}
         self._schemas: dict[str, TableSchema] = {}
+        self._list_at = 0.0
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> "Archive":
@@ -111,9 +114,24 @@ class Archive:
         Raises:
             RetryableError: the directory is away, or no archive was begun in it yet.
         """
+        began_s = time.monotonic()
         names = valid_names(self.folder.names())
+        self._list_at = began_s + min(_LIST_RATIO * (time.monotonic() - began_s), _LIST_S)
         if not names and self.folder.owner() is None:
             raise self.folder.missing()
+        self._learn(names)
+
+    def follow(self) -> None:
+        """Read what was added since, as ``refresh`` does.
+
+        Where that takes long, only what the same lane has written is found by most calls.
+        """
+        if not self._entries or time.monotonic() >= self._list_at:
+            self.refresh()
+        elif behind := self.folder.names_behind(next(reversed(self._entries))):
+            self._learn([*self._entries, *behind])
+
+    def _learn(self, names: Sequence[EntryName]) -> None:
         missing = [name for name in names if name not in self._entries]
         with ThreadPoolExecutor(_THREADS) as pool:
             read = dict(zip(missing, pool.map(self._read_entry, missing), strict=True))
@@ -316,24 +334,6 @@ class Archive:
         return self._schemas[digest]
 
 
-def reach(pipeline: Pipeline, position: Position) -> None:
-    """Check that the log can be followed from a position on, in the source or in the archive.
-
-    Raises:
-        PositionLostError: neither has it.
-        RetryableError: one of them is away.
-    """
-    try:
-        pipeline.spec.source.reach(position)
-    except PositionLostError as lost:
-        if pipeline.spec.archive is None:
-            raise
-        try:
-            Archive.of(pipeline).open(position).close()
-        except PositionLostError as error:
-            raise PositionLostError(f"{lost}; {error}") from error
-
-
 @dataclass(frozen=True, slots=True)
 class ArchiveSegment:
     """A batch of the archive."""
@@ -434,7 +434,7 @@ class ArchiveReader:
         if self._last is None or time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + _LOOK_S
-        self._archive.refresh()
+        self._archive.follow()
         names = self._archive.names_after(self._last)
         for name in names:
             entry, end = self._archive.entry(name), self._last_end

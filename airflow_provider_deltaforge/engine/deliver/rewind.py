@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from airflow_provider_deltaforge.engine.archive.reader import reach as reach_archived
+from airflow_provider_deltaforge.engine.archive.lane_archive import reach as reach_archived
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.held_positions import (
