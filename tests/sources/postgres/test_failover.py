@@ -1,15 +1,19 @@
 """A standby is promoted: what it has can be followed, and what it lacks is said."""
 
+import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, RetryableError
-from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.postgres.failover import branches
 from airflow_provider_deltaforge.sources.postgres.positions import lsn_text, parse_lsn
@@ -17,6 +21,7 @@ from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from tests.servers import postgres
 from tests.servers.process import Server
 from tests.sources.failover_run import FailoverRun
+from tests.sources.postgres import test_snapshot_seam
 from tests.sources.postgres.stream_reading import execute, fresh, source_of, tuned
 from tests.waiting import wait_for
 
@@ -142,6 +147,59 @@ def test_rows_are_read_at_a_standby_once_it_has_replayed_the_start(
     assert not source.knows_views(begun)
     assert source.preflight()[-1].message == "snapshot.dsn: rows can be read there"
     execute(primary, "DELETE FROM t", database=DATABASE)
+
+
+def test_a_standbys_rows_and_the_log_behind_its_views_make_the_whole(
+    pair: tuple[Server, Server],
+) -> None:
+    """Beside writers: what a view is said to contain is left out of the log."""
+    primary, standby = pair
+    fresh(
+        primary,
+        test_snapshot_seam.NAME,
+        "CREATE TABLE t (id bigint PRIMARY KEY, note text, big text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t SELECT i, 'old', 'o' FROM generate_series(1, 2000) i",
+    )
+    source = source_of(primary, test_snapshot_seam.NAME).copied_from(
+        f"{standby.host}:{standby.port}"
+    )
+    found, cuts = {}, []
+    writing = test_snapshot_seam.writing(primary, test_snapshot_seam.NAME)
+    with writing, closing(source.open_snapshot()) as snapshotter:
+        begun = snapshotter.begin()
+        time.sleep(0.5)  # Some of the log lies before every view.
+        for chunk in list(snapshotter.plan(150)):
+            for batch in snapshotter.read(chunk, "run"):
+                cuts.append(batch.end)
+                rows = batch.rows.to_pylist()
+                found |= {row["key"].decode(): json.loads(row["after"]) for row in rows}
+    execute(
+        primary,
+        f"INSERT INTO t VALUES ({test_snapshot_seam.LAST})",
+        database=test_snapshot_seam.NAME,
+    )
+    common = source.common_cut(cuts)
+    assert common is not None
+    left_out: list[int] = []
+
+    class Unshown:
+        """Reads what no view is said to contain."""
+
+        def __init__(self) -> None:
+            self._reader = source.open(begun)
+            self.read, self.close = self._reader.read, self._reader.close
+
+        def decode(self, segment: Any) -> ChangeBatch:
+            batch = self._reader.decode(segment)
+            shown = source.visible(common, batch)
+            left_out.append(int(shown.sum()))
+            return replace(batch, rows=batch.rows.filter(pa.array(~shown)))
+
+    test_snapshot_seam.replay(Unshown(), found)
+    (whole,) = execute(primary, "SELECT json_agg(t) FROM t", database=test_snapshot_seam.NAME)[0]
+    assert {row["id"]: row for row in found.values()} == {row["id"]: row for row in whole}
+    assert sum(left_out) > 0
 
 
 def test_what_is_no_standby_of_the_server_is_refused(pair: tuple[Server, Server]) -> None:
