@@ -61,6 +61,9 @@ _BESIDE: dict[str, dict[str, Any]] = {
     "avro.key_password": {"schema_registry_url": f"https://{GONE}"},
     "http.proxy": {"proxy": f"http://{GONE}"},
     "mysql.snapshot.dsn": {"snapshot": {"mode": "initial", "dsn": f"mysql://cdc@{GONE}/shop"}},
+    "postgres.snapshot.dsn": {
+        "snapshot": {"mode": "initial", "dsn": f"postgresql://cdc@{GONE}/shop"}
+    },
 }
 _KEYS = {"headers": "X-Api-Key", "client_conf": "sasl.password"}
 _ADDRESSES = {"dsn", "uri", "url", "proxy", "schema_registry_url"}
