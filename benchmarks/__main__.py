@@ -139,20 +139,20 @@ def main() -> None:
 def _measured(asked: argparse.Namespace, place: Path) -> dict[str, Any]:
     broker = kafka.start(place / "kafka", heap_mib=512)
     try:
-        told = _measured_one(asked, asked.source, place, broker)
+        figures = _measured_source(asked, asked.source, place, broker)
         if asked.what == "drain" and asked.source.startswith("postgres"):
-            beside = _measured_one(asked, "mysql", place, broker)["whole"]
-            told["mysql in the same run"] = beside
+            beside = _measured_source(asked, "mysql", place, broker)["whole"]
+            figures["mysql in the same run"] = beside
             for figure in ("rows_per_s", "cpu_s_per_million"):
-                told["whole"][f"{figure}_to_mysql"] = round(
-                    told["whole"][figure] / beside[figure], 3
+                figures["whole"][f"{figure}_to_mysql"] = round(
+                    figures["whole"][figure] / beside[figure], 3
                 )
-        return told
+        return figures
     finally:
         broker.stop()
 
 
-def _measured_one(
+def _measured_source(
     asked: argparse.Namespace, name: str, place: Path, broker: Server
 ) -> dict[str, Any]:
     start, work = _SOURCES[name]
@@ -169,18 +169,18 @@ def _measured_one(
         master = None if asked.local else "local[2]"
         if asked.what in ("latency", "rates"):
             rates = whole.RATES if asked.what == "rates" else [asked.rate]
-            told = whole.latencies(pipeline, source, rates, asked.seconds, master, servers)
-            return {"settings": "defaults", "whole": told[-1], "rates": told}
+            figures = whole.latencies(pipeline, source, rates, asked.seconds, master, servers)
+            return {"settings": "defaults", "whole": figures[-1], "rates": figures}
         if asked.what == "starts":
             return {"settings": "defaults", "whole": starts.measure(pipeline, source, master)}
         if asked.what == "copies":
             work.load(source, asked.events, "inserts")
             rate = min(asked.rate, 2_000)
-            told = whole.copy_beside(pipeline, source, rate, master, servers)
-            return {"settings": "defaults", "whole": told}
+            figures = whole.copy_beside(pipeline, source, rate, master, servers)
+            return {"settings": "defaults", "whole": figures}
         if asked.what == "transaction":
-            told = transaction.measure(pipeline, source, asked.events, master, servers)
-            return {"settings": "defaults", "whole": told}
+            figures = transaction.measure(pipeline, source, asked.events, master, servers)
+            return {"settings": "defaults", "whole": figures}
         if asked.kind == "mixed":
             work.load(source, asked.events // 4, "inserts")
         begin = pipeline.source.head()
@@ -188,24 +188,24 @@ def _measured_one(
         written = work.load(source, asked.events, asked.kind)
         pipeline.begin_at(begin)
         _out.print("draining through the pipeline")
-        told = whole.drain(pipeline, written.events, written.log_bytes, master, servers)
+        figures = whole.drain(pipeline, written.events, written.log_bytes, master, servers)
         _out.print("draining through each stage alone")
         alone = stages.measure(work.source_alone(source), begin, brokers)
         alone |= work.bare_reader(source, written.events)
-        return {"settings": batch, "whole": told, "stages": alone}
+        return {"settings": batch, "whole": figures, "stages": alone}
     finally:
         source.stop()
 
 
 def _show(result: dict[str, Any]) -> None:
-    told = result["whole"]
+    figures = result["whole"]
     table = Table(title=f"{result['what']}, {result['engine']}")
     table.add_column("what")
     table.add_column("value", justify="right")
-    for key, value in told.items():
+    for key, value in figures.items():
         if key != "processes":
             table.add_row(key, str(value) if isinstance(value, list) else f"{value:,}")
-    for name, process in told["processes"].items():
+    for name, process in figures["processes"].items():
         words = ", ".join(f"{key} {value:,}" for key, value in process.items())
         table.add_row(name, words)
     for name, stage in result.get("stages", {}).items():

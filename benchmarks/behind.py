@@ -44,12 +44,12 @@ def measure(seconds: int, events_per_s: int) -> dict[str, Any]:
         try:
             while not _stands(run, "behind"):
                 time.sleep(_SAMPLE_S)
-            told: dict[str, Any] = {"asked_events_per_s": rate * _ROWS}
-            told["away"] = _phase(run, _for(seconds))
+            figures: dict[str, Any] = {"asked_events_per_s": rate * _ROWS}
+            figures["away"] = _phase(run, _for(seconds))
             os.close(lock)
-            told["caught up"] = _phase(run, lambda: _stands(run, "running"))
-            told["together"] = _phase(run, _for(_TOGETHER_S))
-            return told
+            figures["caught up"] = _phase(run, lambda: _stands(run, "running"))
+            figures["together"] = _phase(run, _for(_TOGETHER_S))
+            return figures
         finally:
             run.stop(driver)
             run.close()
@@ -91,10 +91,10 @@ def _progress(run: ScriptedRun) -> Progress:
 
 def main(results: Path, about: dict[str, Any], seconds: int, events_per_s: int) -> None:
     """Measure, show and write ``behind.json``."""
-    told = about | measure(seconds, events_per_s)
-    (results / "behind.json").write_text(json.dumps(told, indent=2) + "\n")
+    figures = about | measure(seconds, events_per_s)
+    (results / "behind.json").write_text(json.dumps(figures, indent=2) + "\n")
     table = Table("what", "measured")
-    for name, value in told.items():
+    for name, value in figures.items():
         table.add_row(name, str(value))
     _out.print(table)
     _out.print("written to benchmarks/results/behind.json")

@@ -39,7 +39,7 @@ def _measured(place: Path, events: int, master: str | None) -> dict[str, Any]:
         servers = {"mysql": source.pid, "kafka": broker.pid}
         brokers = f"{broker.host}:{broker.port}"
         begin: Any = None
-        told: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for batches, batch in _BATCHES.items():
             rates: dict[bool, list[int]] = {False: [], True: []}
             cpu: dict[bool, list[float]] = {False: [], True: []}
@@ -59,8 +59,8 @@ def _measured(place: Path, events: int, master: str | None) -> dict[str, Any]:
                     rates[exact].append(found["rows_per_s"])
                     cpu[exact].append(found["cpu_s_per_million"])
                     _out.print(f"{name}: {found['rows_per_s']:,} rows/s")
-            told[batches] = _compared(batch, rates, cpu)
-        return {"events": events, "rounds": ROUNDS, "batches": told}
+            figures[batches] = _compared(batch, rates, cpu)
+        return {"events": events, "rounds": ROUNDS, "batches": figures}
     finally:
         source.stop()
         broker.stop()
@@ -79,11 +79,11 @@ def _compared(
     }
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(figures: dict[str, Any]) -> None:
     table = Table(title="rows/s, medians")
     for column in ("batches", "at least once", "exactly once", "slower by"):
         table.add_column(column, justify="right")
-    for name, one in told.items():
-        least, once = one["median_rows_per_s"]
-        table.add_row(name, f"{least:,}", f"{once:,}", f"{one['slower_by']:.1%}")
+    for name, batch_size in figures.items():
+        least, once = batch_size["median_rows_per_s"]
+        table.add_row(name, f"{least:,}", f"{once:,}", f"{batch_size['slower_by']:.1%}")
     _out.print(table)

@@ -40,17 +40,17 @@ def measure(master: str = "local[2]") -> dict[str, Any]:
 
 
 def _played(run: ScriptedRun, driver: "subprocess.Popen[bytes]", begun: float) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     wait_until(lambda: (progress := run.control.progress()) and progress.events)
-    told["first_event_s"] = round(time.monotonic() - begun, 2)
+    figures["first_event_s"] = round(time.monotonic() - begun, 2)
     time.sleep(3)
-    told["streaming_mib"] = _memory(driver.pid)
-    told["pause_s"] = _seconds(run, "paused", pipelines.pause)
-    told["paused_cores"] = round(_cpu_s(driver.pid, _IDLE_S) / _IDLE_S, 3)
-    told["resume_s"] = _seconds(run, "running", pipelines.resume)
-    told["stop_s"] = _seconds(run, "stopped", pipelines.ask_to_stop)
+    figures["streaming_mib"] = _memory(driver.pid)
+    figures["pause_s"] = _seconds(run, "paused", pipelines.pause)
+    figures["paused_cores"] = round(_cpu_s(driver.pid, _IDLE_S) / _IDLE_S, 3)
+    figures["resume_s"] = _seconds(run, "running", pipelines.resume)
+    figures["stop_s"] = _seconds(run, "stopped", pipelines.ask_to_stop)
     driver.wait(60)
-    return told
+    return figures
 
 
 def _seconds(run: ScriptedRun, wanted: str, ask: Callable[[Any, str], object]) -> float:
@@ -70,16 +70,16 @@ def _cpu_s(pid: int, seconds: float) -> float:
     sampler = Sampler({"driver": pid})
     sampler.reset()
     time.sleep(seconds)
-    return sum(told["cpu_s"] for told in sampler.stop().values())
+    return sum(figures["cpu_s"] for figures in sampler.stop().values())
 
 
 def _memory(pid: int) -> dict[str, int]:
     """Return MiB by kind of process; pages that forks share count once (PSS)."""
     found: dict[str, float] = {}
     root = psutil.Process(pid)
-    for one in (root, *root.children(recursive=True)):
+    for process in (root, *root.children(recursive=True)):
         try:
-            name, nbytes = named("driver", one), one.memory_full_info().pss
+            name, nbytes = named("driver", process), process.memory_full_info().pss
         except psutil.Error:
             continue
         found[name] = found.get(name, 0.0) + nbytes / MIB
@@ -88,10 +88,10 @@ def _memory(pid: int) -> dict[str, int]:
 
 def main(results: Path, about: dict[str, Any]) -> None:
     """Measure, show and write ``idle.json``."""
-    told = about | measure()
-    (results / "idle.json").write_text(json.dumps(told, indent=2) + "\n")
+    figures = about | measure()
+    (results / "idle.json").write_text(json.dumps(figures, indent=2) + "\n")
     table = Table("what", "measured")
-    for name, value in told.items():
+    for name, value in figures.items():
         table.add_row(name, str(value))
     _out.print(table)
     _out.print("written to benchmarks/results/idle.json")

@@ -59,12 +59,12 @@ class Sampler:
         for root, pid in self._roots.items():
             with suppress(psutil.Error):
                 process = psutil.Process(pid)
-                for one in (process, *process.children(recursive=True)):
+                for member in (process, *process.children(recursive=True)):
                     with suppress(psutil.Error):
-                        name = named(root, one)
-                        times = one.cpu_times()
-                        self._cpu[name, one.pid] = times.user + times.system
-                        mib = one.memory_info().rss / MIB
+                        name = named(root, member)
+                        times = member.cpu_times()
+                        self._cpu[name, member.pid] = times.user + times.system
+                        mib = member.memory_info().rss / MIB
                         resident[name] += mib
                         self._largest[name] = max(self._largest[name], mib)
         for name, mib in resident.items():

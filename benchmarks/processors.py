@@ -292,12 +292,12 @@ def _show(cases: Mapping[str, Mapping[str, float]]) -> None:
     table.add_column("processor")
     for title in ("pass-through", "processor alone", "with rendering", "times as long"):
         table.add_column(title, justify="right")
-    for name, told in cases.items():
+    for name, case in cases.items():
         table.add_row(
             name,
-            f"{told['pass_through_events_per_s']:,}",
-            f"{told['processor_alone_events_per_s']:,}",
-            f"{told['processor_and_rendering_events_per_s']:,}",
-            f"{told['ratio']}",
+            f"{case['pass_through_events_per_s']:,}",
+            f"{case['processor_alone_events_per_s']:,}",
+            f"{case['processor_and_rendering_events_per_s']:,}",
+            f"{case['ratio']}",
         )
     Console().print(table)

@@ -103,11 +103,11 @@ def _batch(number: int) -> Messages:
 def measure(name: str) -> dict[str, Any]:
     """Return what both make of the same messages on one server."""
     case = CASES[name]
-    given = batches(case.batches)
+    sent = batches(case.batches)
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         server = case.start(Path(place))
         try:
-            given = [case.placed(server, batch) for batch in given]
+            sent = [case.placed(server, batch) for batch in sent]
             writer = case.sink(server).open("bench")
             ways: dict[str, Send] = {
                 "ours": lambda some: _write(writer, some),
@@ -115,18 +115,18 @@ def measure(name: str) -> dict[str, Any]:
             }
             rounds: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
             for send in ways.values():  # Once unmeasured: connections, caches, compiled kernels.
-                _round(case, server, send, given[:2])
+                _round(case, server, send, sent[:2])
             for _ in range(ROUNDS):
                 for way, send in ways.items():
-                    rounds[way].append(_round(case, server, send, given))
+                    rounds[way].append(_round(case, server, send, sent))
             writer.close()
         finally:
             server.stop()
-    told: dict[str, Any] = {"rows_per_round": case.batches * BATCH_ROWS, "rounds": ROUNDS}
+    rates: dict[str, Any] = {"rows_per_round": case.batches * BATCH_ROWS, "rounds": ROUNDS}
     for way, found in rounds.items():
-        told[way] = {key: round(statistics.median(r[key] for r in found), 2) for key in found[0]}
-    ratio = told["ours"]["rows_per_s"] / told["bare_client"]["rows_per_s"]
-    return told | {"rows_per_s_to_bare_client": round(ratio, 2)}
+        rates[way] = {key: round(statistics.median(r[key] for r in found), 2) for key in found[0]}
+    ratio = rates["ours"]["rows_per_s"] / rates["bare_client"]["rows_per_s"]
+    return rates | {"rows_per_s_to_bare_client": round(ratio, 2)}
 
 
 def _write(writer: Any, some: Sequence[Messages]) -> None:
@@ -135,11 +135,11 @@ def _write(writer: Any, some: Sequence[Messages]) -> None:
             raise RuntimeError("a message was refused")
 
 
-def _round(case: Case, server: Server, send: Send, given: Sequence[Messages]) -> dict[str, float]:
-    count = len(given) * BATCH_ROWS
+def _round(case: Case, server: Server, send: Send, sent: Sequence[Messages]) -> dict[str, float]:
+    count = len(sent) * BATCH_ROWS
     served = psutil.Process(server.pid)
     before, began, spent = sum(served.cpu_times()[:2]), time.perf_counter(), time.process_time()
-    send(given)
+    send(sent)
     wall_s = time.perf_counter() - began
     held = case.held(server)
     if held != count:
@@ -153,15 +153,15 @@ def _round(case: Case, server: Server, send: Send, given: Sequence[Messages]) ->
 
 def main(name: str, results: Path, about: Mapping[str, Any]) -> None:
     """Measure one sink, show it, and write it beside the others."""
-    told = {**about, **measure(name)}
+    measured = {**about, **measure(name)}
     path = results / "sinks.json"
     known = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**known, name: told}, indent=2) + "\n")
-    table = Table(title=f"{name}: {told['rows_per_round']:,} rows a round")
+    path.write_text(json.dumps({**known, name: measured}, indent=2) + "\n")
+    table = Table(title=f"{name}: {measured['rows_per_round']:,} rows a round")
     for title in ("", "rows/s", "client µs/row", "server µs/row"):
         table.add_column(title, justify="right")
     for way in ("ours", "bare_client"):
-        figures = told[way]
+        figures = measured[way]
         table.add_row(
             way.replace("_", " "),
             f"{figures['rows_per_s']:,.0f}",
@@ -170,5 +170,5 @@ def main(name: str, results: Path, about: Mapping[str, Any]) -> None:
         )
     out = Console()
     out.print(table)
-    out.print(f"{told['rows_per_s_to_bare_client']} times a bare client")
+    out.print(f"{measured['rows_per_s_to_bare_client']} times a bare client")
     out.print("written to benchmarks/results/sinks.json")

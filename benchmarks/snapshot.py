@@ -64,10 +64,11 @@ def memory(results: Path, result: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         result |= {"workers": _WORKERS, "narrow": _measure_narrow(Path(place))}
     _write(results / "snapshot_memory.json", result)
-    told = result["narrow"]
+    copied = result["narrow"]
     _out.print(
-        f"{told['rows']:,} rows, {told['chunks']:,} chunks planned in {told['planning_s']} s, "
-        f"{told['rows_per_s']:,} rows/s, peak {told['rss_mib_peak']} MiB"
+        f"{copied['rows']:,} rows, {copied['chunks']:,} chunks "
+        f"planned in {copied['planning_s']} s, "
+        f"{copied['rows_per_s']:,} rows/s, peak {copied['rss_mib_peak']} MiB"
     )
 
 
@@ -268,12 +269,12 @@ def _watched(pid: int, is_over: Callable[[], bool]) -> list[float]:
     return curve
 
 
-def _show(name: str, told: dict[str, Any]) -> None:
-    table = Table(title=f"{name}, {told['rows']:,} rows in {told['chunks']:,} chunks")
-    plain = next(key for key in told if key.startswith("to "))
+def _show(name: str, measured: dict[str, Any]) -> None:
+    table = Table(title=f"{name}, {measured['rows']:,} rows in {measured['chunks']:,} chunks")
+    plain = next(key for key in measured if key.startswith("to "))
     for column in ("way", "rows/s", plain):
         table.add_column(column, justify="right")
-    for way, rate in told["rows_per_s"].items():
-        table.add_row(way, f"{rate:,}", f"{told[plain][way]:.0%}")
+    for way, rate in measured["rows_per_s"].items():
+        table.add_row(way, f"{rate:,}", f"{measured[plain][way]:.0%}")
     _out.print(table)
-    _out.print(f"planned in {told['planning_s']} s; peak {told['rss_mib_peak']} MiB")
+    _out.print(f"planned in {measured['planning_s']} s; peak {measured['rss_mib_peak']} MiB")

@@ -43,10 +43,12 @@ def measure(
         first, begun = pipeline.events(), time.perf_counter()
         wait_until(lambda: pipeline.events() >= rows, _PATIENCE_S)
         seconds = time.perf_counter() - begun
-        told = pipeline.control.progress()
+        progress = pipeline.control.progress()
         processes = sampler.stop()
-    if told is None or told.events != rows:
-        raise AssertionError(f"{told.events if told else 0} of {rows} events were delivered")
+    if progress is None or progress.events != rows:
+        raise AssertionError(
+            f"{progress.events if progress else 0} of {rows} events were delivered"
+        )
     # Workers are forked: together they count what they share more than once.
     carrier = "driver: Python workers" if master else "driver: application"
     lane = processes[carrier]["rss_mib_largest"]
@@ -55,8 +57,8 @@ def measure(
         "events": rows,
         "writing_s": round(writing_s, 1),
         "rows_per_s": round((rows - first) / seconds),
-        "batches": told.batches,
-        "transaction_splits": told.transaction_splits,
+        "batches": progress.batches,
+        "transaction_splits": progress.transaction_splits,
         "lane_rss_mib_peak": lane,
         "lane_within_budget": int(lane <= LANE_MIB),
         "jvm_rss_mib_peak": jvm,

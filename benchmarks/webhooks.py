@@ -126,10 +126,10 @@ class _Counter:
             stop = end + 4 + size
             while len(rest) < stop:
                 rest += connection.recv(1 << 18)
-            said = self._note(bytes(rest[end + 4 : stop]))
+            answer = self._note(bytes(rest[end + 4 : stop]))
             del rest[:stop]
             connection.sendall(
-                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said)
+                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer)
             )
 
     def _note(self, body: bytes) -> bytes:

@@ -143,9 +143,9 @@ def drain(
         seconds = time.perf_counter() - begun
         processes = sampler.stop()
     moved = events - first
-    for told in processes.values():
-        told["cpu_s_per_million"] = round(told["cpu_s"] / moved * 1e6, 3)
-    total = sum(told["cpu_s"] for told in processes.values())
+    for usage in processes.values():
+        usage["cpu_s_per_million"] = round(usage["cpu_s"] / moved * 1e6, 3)
+    total = sum(usage["cpu_s"] for usage in processes.values())
     return {
         "events": events,
         "rows_per_s": round(moved / seconds),
@@ -265,7 +265,9 @@ def _written_to(pipeline: Pipeline, server: Server, rate: int, master: str | Non
     over = threading.Event()
     pipeline.begin_at(pipeline.source.head())
     with pipeline.running(master) as driver:
-        wait_until(lambda: (told := pipeline.control.progress()) and told.status == "running")
+        wait_until(
+            lambda: (progress := pipeline.control.progress()) and progress.status == "running"
+        )
         writing = (pipeline.work, server, rate, over)
         writer = threading.Thread(target=write_steadily, args=writing, daemon=True)
         writer.start()

@@ -8,14 +8,17 @@ import pytest
 
 from tests.architecture.probe import CHECKOUT, PACKAGE
 
+_BENCHMARKS = CHECKOUT / "benchmarks"
 _SAYS_NOTHING = {"told", "one", "said", "given", "stood"}
 _STORED = ("dead_letters.py", "stood")
 """A key of stored records, which stay as they are."""
 _GLOSSARY = (CHECKOUT / "docs" / "glossary.md").read_text()
 
 
-def _trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+def _trees(*roots: Path) -> dict[Path, ast.Module]:
+    return {
+        path: ast.parse(path.read_text()) for root in roots for path in sorted(root.rglob("*.py"))
+    }
 
 
 def values(tree: ast.AST) -> list[tuple[int, str]]:
@@ -34,7 +37,7 @@ def values(tree: ast.AST) -> list[tuple[int, str]]:
 def test_no_value_has_a_name_that_says_nothing():
     found = [
         f"{path.relative_to(CHECKOUT)}:{line}: {name}"
-        for path, tree in _trees().items()
+        for path, tree in _trees(PACKAGE, _BENCHMARKS).items()
         for line, name in values(tree)
         if name.strip("_") in _SAYS_NOTHING and (path.name, name) != _STORED
     ]
@@ -45,7 +48,7 @@ def test_no_value_has_a_name_that_says_nothing():
 def test_a_public_class_name_exists_once():
     names = Counter(
         node.name
-        for tree in _trees().values()
+        for tree in _trees(PACKAGE).values()
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
