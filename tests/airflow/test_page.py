@@ -58,7 +58,8 @@ def test_importing_the_plugin_brings_no_web_framework():
     brought = done.stdout.split()
     ours = [name for name in brought if name.startswith("airflow_provider_deltaforge")]
     assert "airflow_provider_deltaforge.plugins_airflow.page" in ours
-    assert set(brought) == set(ours)
+    marks = {"airflow.listeners", "airflow._shared.listeners"}  # What marks a listener; small.
+    assert set(brought) - marks == set(ours)
 
 
 def test_the_application_is_built_once_and_only_when_it_is_asked():

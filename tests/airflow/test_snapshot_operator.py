@@ -109,7 +109,8 @@ def test_without_a_driver_a_job_makes_the_copy_and_ends(document, store, real, p
     assert (counts["request"], counts["finished"], counts["chunks"]) == (REQUEST, True, 1)
     assert counts["rows"] == counts["tables"][ROWS]["rows"] > 0
     assert published["deltaforge_orders"]["copies"] == {REQUEST: counts}
-    assert Control(store, "orders").read().requests == []
+    # The result is stored first; taking the request out of the record is a step of its own.
+    wait_until(lambda: Control(store, "orders").read().requests == [])
     wait_until(lambda: status(store, "orders", real).status == "stopped")
 
 

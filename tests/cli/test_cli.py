@@ -34,11 +34,11 @@ MODULE = [sys.executable, "-m", "airflow_provider_deltaforge.cli.app"]
 FAKE_CLI = """
 import sys
 from airflow_provider_deltaforge.cli import options, run, snapshot
-from airflow_provider_deltaforge.control.launching.local import LocalBackend
-from airflow_provider_deltaforge.control.launching.local import jobs_directory
+from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
+from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from tests.control.bench import fake_driver
 def backend_of(store):
-    return LocalBackend(jobs_directory(store), compose=fake_driver)
+    return LaunchBackends(LocalBackend(jobs_directory(store), compose=fake_driver))
 run.backend_of = snapshot.backend_of = backend_of
 from airflow_provider_deltaforge.cli.app import main
 sys.argv[0] = "deltaforge"

@@ -3,6 +3,7 @@
 import threading
 
 from airflow_provider_deltaforge.cli import run
+from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.control.supervise import RETRYABLE, RestartDecision
 from airflow_provider_deltaforge.engine.driver import local
@@ -47,4 +48,5 @@ def test_a_driver_in_this_process_that_the_store_ended_is_judged_when_it_is_back
     monkeypatch.setattr(local, "run_local", lambda *_: RETRYABLE)
     given_up = RestartDecision("give_up", "enough")
     monkeypatch.setattr(run, "settle", away_first(given_up))
-    assert run._run_lane(None, DSN, "orders", LocalBackend(tmp_path), threading.Event()) == given_up
+    backend = LaunchBackends(LocalBackend(tmp_path))
+    assert run._run_lane(None, DSN, "orders", backend, threading.Event()) == given_up

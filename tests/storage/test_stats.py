@@ -83,13 +83,21 @@ STORED = {
 }
 
 
-LATER = ("checkpoints", "batch_events", "batch_bytes", "data_drift")
+LATER = (
+    "checkpoints",
+    "batch_events",
+    "batch_bytes",
+    "data_drift",
+    "count_gaps",
+    "has_ended",
+)
 NEW = {**{name: Stats().model_dump()[name] for name in LATER}, "minute": None}
 """What later releases have counted, from nothing."""
 
 
 def _stored_again(stored):
-    return {**stored, "extra": {**stored["extra"], **NEW}}
+    tables = {name: {**counts, "durable": 0} for name, counts in stored["tables"].items()}
+    return {**stored, "tables": tables, "extra": {**stored["extra"], **NEW}}
 
 
 def _read(stored):

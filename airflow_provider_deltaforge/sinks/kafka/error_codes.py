@@ -29,6 +29,8 @@ class KafkaCode(IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     SASL_AUTHENTICATION_FAILED = 58
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
     INVALID_RECORD = 87
     PRODUCER_FENCED = 90
     _FENCED = -144
@@ -124,9 +126,11 @@ ELECTION = frozenset(
         KafkaCode.UNKNOWN_TOPIC_OR_PART,
         KafkaCode.LEADER_NOT_AVAILABLE,
         KafkaCode.NOT_LEADER_FOR_PARTITION,
+        KafkaCode.FENCED_LEADER_EPOCH,
+        KafkaCode.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""A broker has not heard yet of a topic that was just made, or who leads its partitions."""
+"""A broker has not heard yet of a topic that was just made, or who leads its partitions since when."""
 
 PURGED = frozenset({KafkaCode["_PURGE_INFLIGHT"], KafkaCode["_PURGE_QUEUE"]})
 """Of a transaction that failed already, for a reason that another error gives."""

@@ -8,12 +8,25 @@ from functools import partial
 import pytest
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
-from tests.engine.lagging_crash_points import OF_ARCHIVES, OF_LAGGING, OF_REPLAYS, OF_REWINDS
+from tests.engine.lagging_crash_points import (
+    OF_ARCHIVES,
+    OF_LAGGING,
+    OF_PARTS,
+    OF_REPLAYS,
+    OF_REWINDS,
+)
 from tests.engine.spark_kills import Victim, run_cell
 from tests.sources.postgres.shop_run import ShopRun
 
 # The shop has no event that is refused or sent again, and one sink.
-NOT_CROSSED = {CrashPoint.DEAD_LETTERS_STORED, *OF_REPLAYS, *OF_LAGGING, *OF_REWINDS, *OF_ARCHIVES}
+NOT_CROSSED = {
+    CrashPoint.DEAD_LETTERS_STORED,
+    *OF_REPLAYS,
+    *OF_LAGGING,
+    *OF_REWINDS,
+    *OF_ARCHIVES,
+    *OF_PARTS,
+}
 ASK_NOTHING = {
     CrashPoint.BATCH_RENDERED,
     CrashPoint.CHUNK_RENDERED,
