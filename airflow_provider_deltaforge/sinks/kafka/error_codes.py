@@ -130,7 +130,7 @@ ELECTION = frozenset(
         KafkaCode.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""A broker has not heard yet of a topic that was just made, or who leads its partitions since when."""
+"""A broker has not heard yet of a new topic, or of the newest leaders of its partitions."""
 
 PURGED = frozenset({KafkaCode["_PURGE_INFLIGHT"], KafkaCode["_PURGE_QUEUE"]})
 """Of a transaction that failed already, for a reason that another error gives."""
