@@ -86,6 +86,15 @@ def _config() -> dict[str, Any]:
                 "a new attempt may take to adopt the stream before that is stopped.",
                 "3.0",
             ),
+            "driver_log_lines": {
+                "description": "So many lines of what a driver logs are in the log of the task "
+                "that supervises it, after each look at the state store; of more, the last ones. "
+                "0 for none.",
+                "version_added": "0.1.0",
+                "type": "integer",
+                "example": "500",
+                "default": "100",
+            },
             "long_lived_workers": {
                 "description": "Workers outlive their tasks, whatever the executor says: drivers "
                 "may be processes of the worker.",

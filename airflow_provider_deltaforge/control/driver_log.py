@@ -1,7 +1,7 @@
 """The end of a driver's log, wherever the driver runs."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,10 +11,17 @@ from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Fence, Store
 from airflow_provider_deltaforge.storage.records.control import ControlRecord
-from airflow_provider_deltaforge.storage.records.driver_logs import DriverLogs, LogTail, shortened
+from airflow_provider_deltaforge.storage.records.driver_logs import (
+    DriverLogs,
+    LogTail,
+    Process,
+    shortened,
+)
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 LINES_MAX = 2000
+_PROCESSES: tuple[Process, ...] = ("driver", "lane")
+_CONTEXT_LINES = 20
 
 
 def log_tail(store: Store, name: str, backend: Backend, lines: int) -> dict[str, Any]:
@@ -39,6 +46,61 @@ def log_tail(store: Store, name: str, backend: Backend, lines: int) -> dict[str,
         return {"lines": [], "host": None, "at_ms": None, "missing": missing}
     shipped = logs.lines()[-lines:]
     return {"lines": shipped, "host": tail.host, "at_ms": tail.at_ms, "missing": None}
+
+
+class LogFollower:
+    """What a pipeline's driver and its lane log while they run, as they ship it to the store.
+
+    The first look gives only the last few lines: an earlier task may have shown the others.
+
+    Args:
+        pipeline: whose driver.
+        generation: drivers of earlier ones are left out.
+        lines_max: so many lines of a process are given at once; of more, the last ones.
+    """
+
+    def __init__(self, pipeline: str, generation: int, lines_max: int) -> None:
+        self._pipeline = pipeline
+        self._generation = generation
+        self._lines_max = lines_max
+        self._seen: dict[Process, LogTail] = {}
+        self._began = False
+
+    def new_lines(self, store: Store) -> list[str]:
+        """Return what was logged since the last look, and in words what of it is left out."""
+        if not self._lines_max:
+            return []
+        logs, found = DriverLogs(store, self._pipeline), []
+        for process in _PROCESSES:
+            tail = logs.tail(process)
+            if tail is not None and tail.generation >= self._generation:
+                found += self._since(process, tail)
+        self._began = True
+        return found
+
+    def _since(self, process: Process, tail: LogTail) -> list[str]:
+        seen, self._seen[process] = self._seen.get(process), tail
+        if seen is None or seen.driver != tail.driver:
+            new, is_whole = tail.lines, True
+        elif seen.at_ms == tail.at_ms:
+            return []
+        else:
+            new, is_whole = _behind(seen.lines, tail.lines)
+        kept = new[-(self._lines_max if self._began else min(_CONTEXT_LINES, self._lines_max)) :]
+        if self._began and not is_whole:
+            return ["(lines before this one are in the driver's own log only)", *kept]
+        if self._began and len(kept) < len(new):
+            return [f"({len(new) - len(kept)} lines are in the driver's own log only)", *kept]
+        return kept
+
+
+def _behind(seen: Sequence[str], lines: Sequence[str]) -> tuple[list[str], bool]:
+    """Return what of some lines follows those seen before, and whether nothing is between them."""
+    for start in range(len(seen)):
+        common = len(seen) - start
+        if common <= len(lines) and list(seen[start:]) == list(lines[:common]):
+            return list(lines[common:]), True
+    return list(lines), not seen
 
 
 def keep_last_lines(store: Store, name: str, backend: Backend) -> None:

@@ -4,15 +4,18 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+from airflow.sdk.configuration import conf
 from airflow.triggers.base import TriggerEvent
 
+from airflow_provider_deltaforge.control.driver_log import LogFollower
 from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.control.pipelines import now_ms
 from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import HangDetector
-from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.errors import FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.storage.contract import Store
@@ -20,11 +23,14 @@ from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
 from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger, settled
 
+_LOG_LINES = 100
+
 
 class StreamTrigger(PollingTrigger):
     """Fires when the stream ended, was stopped or taken over, or when the window is over.
 
-    A state store that is away fires nothing: not knowing is not an event.
+    A state store that is away fires nothing: not knowing is not an event. What the driver logs
+    meanwhile, wherever it runs, is in the task's log.
 
     Args:
         deltaforge_conn_id: connection of the state store.
@@ -50,6 +56,8 @@ class StreamTrigger(PollingTrigger):
         self.kill_policy = kill_policy
         self.poll_s = poll_s
         self._silence = HangDetector()
+        lines_max = conf.getint("deltaforge", "driver_log_lines", fallback=_LOG_LINES)
+        self._driver_log = LogFollower(self.pipeline, self.watched.generation, lines_max)
 
     @property
     def watched(self) -> TriggerArguments:
@@ -92,11 +100,19 @@ class StreamTrigger(PollingTrigger):
         hook = DeltaForgeHook(self.deltaforge_conn_id)
         try:
             with hook.store() as store:
+                self._show_driver_log(store)
                 return self._judge(store, hook)
         except SpecError as error:
             return self._event("deleted", reason=str(error)), "deleted"
         except RetryableError as error:
             return None, f"unknown, the state store is away: {error}"
+
+    def _show_driver_log(self, store: Store) -> None:
+        """Write to the task's log what the driver has logged since the last look."""
+        # A log that a later release wrote differently is no reason to end the supervision.
+        with suppress(SpecError, FatalError):
+            for line in self._driver_log.new_lines(store):
+                self.log.info("driver: %s", line)
 
     def _judge(self, store: Store, hook: DeltaForgeHook) -> tuple[TriggerEvent | None, str]:
         record = Control(store, self.pipeline).read()

@@ -109,7 +109,23 @@ class Journey:
         run = self.rest.runs(PIPELINE)[0]["dag_run_id"]
         self.rest.wait_task(PIPELINE, run, "stream", ["deferred"], PATIENCE_S)
         _wait_until(lambda: self.status().status == "running")
+        self.pool = {counts: self._pool(counts) for counts in (True, False)}
         return run
+
+    def _pool(self, counts_deferred):
+        """Return what the pool of a waiting stream has free, and what it would have without it."""
+        path = "/pools/default_pool"
+        self.rest.patch(path, {"include_deferred": counts_deferred, "slots": 128})
+        told = []
+
+        def is_steady():
+            """Tasks of other DAGs come and go between the questions that an answer is made of."""
+            told.append(self.rest.get(path))
+            busy = told[-1]["running_slots"] + told[-1]["queued_slots"]
+            return told[-1]["deferred_slots"] and not busy
+
+        _wait_until(is_steady)
+        return 128 - told[-1]["open_slots"], told[-1]["deferred_slots"]
 
     def run_by_hand(self):
         """Ask for a run with a form, which begins when the present window is over."""

@@ -86,6 +86,16 @@ def test_every_task_succeeds_and_the_stream_outlives_its_window(journey):
     assert told in {"running", "snapshotting", "starting"}
 
 
+def test_a_stream_that_waits_takes_no_slot_of_a_pool_that_does_not_count_it(journey):
+    assert journey.pool[False][0] == 0
+    taken, waiting = journey.pool[True]
+    assert taken == waiting > 0
+
+
+def test_what_the_driver_logs_is_in_the_log_of_its_task(journey):
+    assert "driver: " in json.dumps(journey.rest.log(PIPELINE, journey.run, "stream"))
+
+
 def test_a_run_by_hand_waits_for_the_window_and_adopts_the_stream(journey):
     first = journey.rest.run(PIPELINE, journey.run)
     by_hand = journey.rest.run(PIPELINE, journey.by_hand)

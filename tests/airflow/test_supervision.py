@@ -14,7 +14,10 @@ from airflow_provider_deltaforge.control.supervise import RestartDecision
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.operators.pipeline import give_up
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
+from airflow_provider_deltaforge.storage import names
+from airflow_provider_deltaforge.storage.contract import Put
 from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.driver_logs import DriverLogs, LogTail
 from airflow_provider_deltaforge.triggers import killed
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
@@ -281,3 +284,22 @@ def test_a_driver_that_hangs_on_another_host_is_told_to_end(document, store, own
 
     assert "no heartbeat" in str(error)
     assert Control(store, "orders").read().desired == desired
+
+
+def test_what_a_driver_elsewhere_logs_is_in_the_log_of_its_task(supervised, store, monkeypatch):
+    written = []
+    monkeypatch.setattr(supervised.log, "info", lambda text, *words: written.append(text % words))
+    generation = Control(store, "orders").read().generation
+    for at_ms, lines in ((1, ["lane begins"]), (2, ["lane begins", "blocked by kafka"])):
+        tail = LogTail(driver="d", generation=generation, host="far", at_ms=at_ms, lines=lines)
+        store.transact([DriverLogs(store, "orders").put("lane", tail)])
+        supervised.look()
+
+    assert [line for line in written if "lane begins" in line] == ["driver: lane begins"]
+    assert written[-1] == "driver: blocked by kafka"
+
+
+def test_a_log_that_cannot_be_read_ends_no_supervision(supervised, store):
+    store.transact([Put(names.LOGS, "orders/lane", b'{"v": 99}')])
+
+    assert supervised.look()[0] is None

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.attend import Attendance, attend
-from airflow_provider_deltaforge.control.driver_log import keep_last_lines, log_tail
+from airflow_provider_deltaforge.control.driver_log import LogFollower, keep_last_lines, log_tail
 from airflow_provider_deltaforge.control.starting import start, take_generation
 from airflow_provider_deltaforge.engine.base.log_shipper import LogOrigin, shipped_log
 from airflow_provider_deltaforge.engine.driver.local import run_local
@@ -169,3 +169,42 @@ def test_a_tail_is_short_and_its_lines_are_in_order(store):
     writes = [known.put("driver", of_driver), known.put("lane", of_lane)]
     store.transact(writes, fence)
     assert [line[-1] for line in known.lines()] == ["a", "k", "}", "c"]
+
+
+def shipped(store, lines, at_ms, *, driver="first", generation=1, process="driver"):
+    """Let a driver ship these lines, as it does every two seconds."""
+    tail = LogTail(driver=driver, generation=generation, host="far", at_ms=at_ms, lines=lines)
+    store.transact([DriverLogs(store, "orders").put(process, tail)])
+
+
+def numbered(first, last):
+    return [f"line {number}" for number in range(first, last)]
+
+
+def test_a_log_is_followed_line_by_line_while_its_end_is_replaced(store):
+    follower = LogFollower("orders", generation=1, lines_max=100)
+    assert follower.new_lines(store) == []
+    shipped(store, numbered(0, 30), 1)
+    assert follower.new_lines(store) == numbered(0, 30)
+    assert follower.new_lines(store) == []
+    shipped(store, numbered(10, 40), 2)
+    shipped(store, numbered(0, 2), 2, process="lane")
+    assert follower.new_lines(store) == [*numbered(30, 40), *numbered(0, 2)]
+
+    shipped(store, numbered(60, 63), 3)
+    assert follower.new_lines(store)[1:] == numbered(60, 63)
+    shipped(store, numbered(60, 360), 4)
+    note, *lines = follower.new_lines(store)
+    assert (note, lines) == ("(197 lines are in the driver's own log only)", numbered(260, 360))
+    shipped(store, numbered(60, 360), 5)
+    assert follower.new_lines(store) == []
+
+    shipped(store, ["begins"], 6, driver="second")
+    assert follower.new_lines(store) == ["begins"]
+
+
+def test_a_follower_that_comes_later_sees_the_end_only_and_no_earlier_generation(store):
+    shipped(store, numbered(0, 90), 1)
+    assert LogFollower("orders", 1, 100).new_lines(store) == numbered(70, 90)
+    assert LogFollower("orders", 2, 100).new_lines(store) == []
+    assert LogFollower("orders", 1, 0).new_lines(store) == []
