@@ -12,6 +12,7 @@ from openlineage.client.serde import Serde
 from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
+from tests.airflow.lineage_specification import faults
 from tests.engine.running import begun, run_to_the_end
 
 pytestmark = pytest.mark.usefixtures("connection")
@@ -102,6 +103,7 @@ def test_tables_go_to_destinations_column_by_column(source, kind):
     facets = [table["facets"]["schema"], *(o["facets"]["columnLineage"] for o in event["outputs"])]
     assert all(each["_producer"] and each["_schemaURL"] for each in facets)
     assert "hunter22" not in json.dumps(event)
+    assert faults(event) == []
     assert event_of(ends)["outputs"] == event["outputs"]
 
 
@@ -126,3 +128,17 @@ def test_tasks_that_move_nothing_and_unknown_documents_have_none(source):
     gone = DeltaForgeStreamOperator(task_id="stream", document="/gone.yaml")
     assert extracted(gone) == (None, None)
     assert extracted(DeltaForgeStreamOperator(task_id="stream", document="")) == nothing
+
+
+def test_an_event_that_is_not_as_the_specification_says_is_found(source):
+    event = event_of(extracted(operator(source, MASK))[0])
+    [table], output = event["inputs"], event["outputs"][0]
+    table["facets"]["schema"]["fields"][0]["nullable"] = True
+    del table["name"]
+    column = output["facets"]["columnLineage"]["fields"]["id"]
+    column["inputFields"][0]["transformations"][0]["masking"] = "no"
+    output["facets"]["x"] = {"_schemaURL": "https://example.com/x.json", "_producer": "p"}
+
+    found = faults(event)
+
+    assert len(found) == 4, found
