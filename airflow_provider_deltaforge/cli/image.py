@@ -41,7 +41,8 @@ FROM {base} AS runtime
 RUN apt-get update \\
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps tini \\
     && rm -rf /var/lib/apt/lists/* \\
-    && useradd --system --uid 10001 --create-home --home-dir /app deltaforge
+    && useradd --system --uid 10001 --create-home --home-dir /app deltaforge \\
+    && install -d -o deltaforge -g deltaforge /app/work
 COPY --from=build /opt/deltaforge /opt/deltaforge
 COPY --from=build --chown=10001:10001 /opt/kernels /opt/kernels
 ENV PATH=/opt/deltaforge/bin:$PATH \\

@@ -28,6 +28,7 @@ from tests.prove.unit import Case, Unit
 AREAS = (
     "airflow_kills",
     "chaos",
+    "compose",
     "ddl",
     "exactly_once",
     "kills",

@@ -16,13 +16,21 @@ class RestError(AssertionError):
 
 
 class Rest:
-    """A client of one Airflow in which everybody is an administrator."""
+    """A client of one Airflow.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: of its API server.
+        token: of a user; not needed where everybody is an administrator.
+    """
+
+    def __init__(self, url: str, token: str | None = None) -> None:
         # Two slow cores are shared by many: an answer may take its time.
         # An idle connection is left before the server does, which does so after five seconds.
         limits = httpx.Limits(keepalive_expiry=2)
-        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=60, limits=limits)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.Client(
+            base_url=f"{url}/api/v2", timeout=60, limits=limits, headers=headers
+        )
 
     def close(self) -> None:
         """Release the connections."""
