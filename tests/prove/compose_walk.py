@@ -242,7 +242,7 @@ def _metrics(user: User) -> dict[str, Any]:
     """Wait until Prometheus has what both drivers measure, and all rules."""
     wanted = {"orders": 1.0, "customers": 1.0}
     until(lambda: _by_pipeline(user, "deltaforge_pipeline_status") == wanted)
-    until(lambda: _by_pipeline(user, "deltaforge_events_total").get("orders", 0) >= _ROWS)
+    until(lambda: _by_pipeline(user, "deltaforge_sink_events_total").get("orders", 0) >= _ROWS)
     with urllib.request.urlopen("http://127.0.0.1:9090/api/v1/rules") as answer:
         groups = json.load(answer)["data"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
