@@ -7,7 +7,8 @@ starts it; ``copies`` copies a table beside it; ``snapshot`` copies one beside t
 tools, ``snapshot_memory`` 20 million rows; ``transaction`` lets one transaction of millions of rows
 pass and watches memory; ``processors`` weighs each processor against rendering alone, without any
 server, ``sensing`` schema sensing, and ``parallelism`` parts of a batch at the same time; ``idle``
-shows how soon a pipeline obeys and what it costs at rest; ``behind`` takes a best-effort sink away
+shows how soon a pipeline obeys and what it costs at rest, ``fleet`` what each of many in one
+application costs; ``behind`` takes a best-effort sink away
 for a minute; ``verify`` verifies a table in three sinks; ``page`` writes ``docs/performance.md``
 from the results; the name of a sink measures its writer beside a bare client.
 """
@@ -30,6 +31,7 @@ from rich.table import Table
 from benchmarks import (
     behind,
     exactly_once,
+    fleet,
     idle,
     page,
     parallelism,
@@ -49,6 +51,7 @@ from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
 _ALONE = {
+    "fleet": fleet,
     "page": page,
     "parallelism": parallelism,
     "processors": processors,

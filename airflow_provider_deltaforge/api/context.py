@@ -59,7 +59,7 @@ class ApiContext:
         open_store: opens the store for one request.
         backend: where drivers run.
         starter: starts them; None where nothing is started, and nobody waits for a driver.
-        elsewhere: what to do instead, then.
+        elsewhere: what to do instead, then; beside a starter, for documents: it takes none.
         authority: decides who may do what.
         threads: in which requests are answered.
         public_health: probes need no right; without one they see no names.
@@ -97,7 +97,7 @@ class ApiContext:
         Raises:
             ApiError: nothing does here; it says what to do instead.
         """
-        if self.starter is not None:
+        if self.starter is not None and (present is not None or self.elsewhere is None):
             return self.starter
         assert self.elsewhere is not None, "whoever starts nothing says who does"  # noqa: S101
         instead = self.elsewhere.documents

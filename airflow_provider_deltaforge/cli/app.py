@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.cli import (
     documents,
     driver,
     failover,
+    fleet,
     image,
     log,
     rewind,
@@ -58,6 +59,7 @@ app = typer.Typer(
 documents.register(app)
 run.register(app)
 serve.register(app)
+fleet.register(app)
 snapshot.register(app)
 verify.register(app)
 control.register(app)

@@ -117,7 +117,7 @@ NameArgument = Annotated[
 API_ADDR, METRICS_ADDR, LOCAL = (
     f"DELTAFORGE_{name}" for name in ("API_ADDR", "METRICS_ADDR", "LOCAL")
 )
-"""Variables that stand for options of ``run`` and ``serve``, as container images set them."""
+"""Variables that stand for options of ``run``, ``serve`` and ``fleet``, as images set them."""
 
 MasterOption = Annotated[
     str, typer.Option("--master", help="Spark master: local[*], local[2], spark://host:7077.")
@@ -153,7 +153,7 @@ def common_store(documents: Iterable[str], dsn: str | None) -> str:
     if len(named) > 1:
         raise SpecError(
             f"spec.storage: the documents name several state stores ({', '.join(named.values())}), "
-            "and one `serve` keeps one: run one for each, or `deltaforge run FOLDER`"
+            "and one `serve` or `fleet` keeps one: run one for each, or `deltaforge run FOLDER`"
         )
     return next(iter(named), DEFAULT_STORE)
 

@@ -1,8 +1,9 @@
 """Many pipelines of one state store, kept running: each driver is watched by a thread.
 
-A driver is a process of its own. It outlives this one when that is killed, and the next fleet on
-the same store adopts it. What is wanted of each pipeline lies in the store, so that a fleet that
-ends in order, and begins again, goes on with what ran before.
+Where a driver runs, its backend decides. One that is a process of its own outlives this one when
+that is killed, and the next fleet on the same store adopts it; one that is a thread ends with it,
+and is started again. What is wanted of each pipeline lies in the store, so that a fleet that ends
+in order, and begins again, goes on with what ran before.
 """
 
 import logging
@@ -18,16 +19,23 @@ from traceback import format_exc
 from airflow_provider_deltaforge.control import starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend
 from airflow_provider_deltaforge.control.launching.contract import Backend, LaunchSpec
-from airflow_provider_deltaforge.control.pipelines import existing
+from airflow_provider_deltaforge.control.pipelines import changed, existing, stop
 from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.records.control import Control
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-_OWNER = "serve:"
+SERVE = "serve"
+"""What the owner tokens of ``deltaforge serve`` begin with."""
+FLEET = "fleet"
+"""What those of ``deltaforge fleet`` begin with."""
+
+REMOVED = f"{FLEET}:removed"
+"""The owner of a pipeline that was stopped because its document was taken away."""
+
 _JOIN_S = 5.0
 _AGAIN_S = 2.0
 
@@ -48,6 +56,8 @@ class Fleet:
         backend: where drivers run.
         job: what is started for each pipeline; its name and generation are set here.
         changed: hears of a pipeline's new status.
+        kind: what its owner tokens begin with.
+        admit: called with a name before a driver is started; it raises where there is no room.
     """
 
     def __init__(
@@ -56,14 +66,23 @@ class Fleet:
         backend: Backend,
         job: LaunchSpec,
         changed: Callable[[PipelineStatus], None] = lambda _: None,
+        *,
+        kind: str = SERVE,
+        admit: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._location = location
         self._backend = backend
         self._job = job
         self._changed = changed
-        self._owner = f"{_OWNER}{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._kind = f"{kind}:"
+        self._admit = admit
+        place = f"{socket.gethostname()}:{os.getpid()}"
+        self.owner = f"{self._kind}{place}:{uuid.uuid4().hex[:8]}"
+        """The token that this fleet writes into the records of its pipelines."""
         self._leaving = threading.Event()
         self._watches: dict[str, _Watch] = {}
+        self._starting: set[str] = set()
+        self._given_up: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def start(self, store: Store, name: str, *, resume: bool = False) -> Started:
@@ -81,9 +100,10 @@ class Fleet:
         """
         if self._leaving.is_set():
             raise RetryableError("this server is about to end; ask again when it is back")
+        self._admit(name)
         job = replace(self._job, pipeline=name)
         try:
-            started = starting.start(store, job, self._backend, self._owner, resume=resume)
+            started = starting.start(store, job, self._backend, self.owner, resume=resume)
         except RetryableError:
             self._start_later(name)
             raise
@@ -95,7 +115,7 @@ class Fleet:
         begun = []
         for name in Control.list_pipelines(store):
             record = Control(store, name).read()
-            ours = record is not None and (record.owner or "").startswith(_OWNER)
+            ours = record is not None and (record.owner or "").startswith(self._kind)
             if record is None or not ours or record.desired == "stopped":
                 continue
             try:
@@ -105,6 +125,41 @@ class Fleet:
                 continue
             begun.append(name)
         return begun
+
+    def watches(self, name: str) -> bool:
+        """Return whether a pipeline is watched, or about to be started again."""
+        with self._lock:
+            watch = self._watches.get(name)
+            return name in self._starting or (watch is not None and watch.thread.is_alive())
+
+    def has_given_up(self, name: str, generation: int) -> bool:
+        """Return whether the driver of this generation ended for good, as far as is known here."""
+        return self._given_up.get(name) == generation
+
+    def remove(self, store: Store, name: str) -> bool:
+        """Stop a pipeline whose document was taken away, if this fleet keeps it.
+
+        Returns:
+            Whether it was this fleet's. Its positions stay: with its document it goes on.
+
+        Raises:
+            RetryableError: its driver does not end.
+        """
+        control = Control(store, name)
+        if control.read() is None:
+            return False
+
+        def let_go(record: ControlRecord) -> ControlRecord:
+            if record.owner != self.owner:
+                return record
+            # One that a person has stopped stays stopped, also once its document is back.
+            owner = REMOVED if record.desired != "stopped" else record.owner
+            return changed(record, desired="stopped", owner=owner)
+
+        if control.update(let_go).owner not in (REMOVED, self.owner):
+            return False
+        stop(store, name, self._backend)
+        return True
 
     def close(self, grace_s: float) -> Sequence[str]:
         """End every driver that this fleet keeps, all at once; what is wanted of them stays.
@@ -133,9 +188,18 @@ class Fleet:
     def _start_later(self, name: str) -> None:
         """Start a pipeline whose generation we have claimed, and whose driver is not there yet."""
         later = threading.Thread(
-            target=self._try_on, args=(name,), name=f"start {name}", daemon=True
+            target=self._start_until_done, args=(name,), name=f"start {name}", daemon=True
         )
+        with self._lock:
+            self._starting.add(name)
         later.start()
+
+    def _start_until_done(self, name: str) -> None:
+        try:
+            self._try_on(name)
+        finally:
+            with self._lock:
+                self._starting.discard(name)
 
     def _try_on(self, name: str) -> None:
         while not self._leaving.wait(_AGAIN_S):
@@ -143,10 +207,10 @@ class Fleet:
                 store = self._location.open()
                 try:
                     record = Control(store, name).read()
-                    if record is None or record.owner != self._owner or record.desired == "stopped":
+                    if record is None or record.owner != self.owner or record.desired == "stopped":
                         return  # Not claimed, or not wanted any more.
                     job = replace(self._job, pipeline=name)
-                    started = starting.start(store, job, self._backend, self._owner)
+                    started = starting.start(store, job, self._backend, self.owner)
                 finally:
                     store.close()
             except RetryableError as error:
@@ -185,11 +249,13 @@ class Fleet:
                 self._leaving.wait(1.0)
                 continue
             try:
-                task = Attendance(store, self._backend, job, self._owner)
+                task = Attendance(store, self._backend, job, self.owner)
                 verdict = attend(
                     task, stopping=self._leaving.is_set, changed=changed, sleep=self._rest
                 )
                 _log.info("%s: %s: %s", job.name, verdict.action, redacted(verdict.reason))
+                if verdict.action == "give_up":
+                    self._given_up[job.pipeline] = job.generation
             except DeltaForgeError as error:  # Deleted, perhaps.
                 _log.info("%s is not watched any more: %s", job.name, redacted(str(error)))
             except Exception:  # noqa: BLE001 - its driver goes on, and so do the other pipelines
@@ -208,7 +274,7 @@ class Fleet:
                 record = existing(store, name).read()
             finally:
                 store.close()
-            if record is None or record.owner != self._owner or record.handle is None:
+            if record is None or record.owner != self.owner or record.handle is None:
                 return  # Somebody else has adopted it, and it goes on.
             self._backend.stop(record.handle, 0.0)
         except DeltaForgeError as error:

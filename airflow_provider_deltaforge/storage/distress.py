@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_deltaforge.storage import moments
+from airflow_provider_deltaforge.telemetry.pipeline_scope import present_scope
 
 JOB_DIRECTORY = "DELTAFORGE_JOB"
 """The variable that names the directory of a driver's job, where there is one."""
@@ -38,10 +39,19 @@ def prepare(directory: Path) -> None:
         os.fsync(file.fileno())
 
 
+def job_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the directory of the job that the calling thread works for, if it has one."""
+    scope = present_scope()
+    if scope is not None:
+        return scope.directory
+    directory = environment.get(JOB_DIRECTORY)
+    return Path(directory) if directory else None
+
+
 def write(distress: Distress | None, environment: Mapping[str, str] = os.environ) -> None:
     """Write why the store is not written to, again with every attempt; None once it is."""
-    directory = environment.get(JOB_DIRECTORY)
-    if not directory:
+    directory = job_directory(environment)
+    if directory is None:
         return
     text = b""
     if distress is not None:
@@ -52,7 +62,7 @@ def write(distress: Distress | None, environment: Mapping[str, str] = os.environ
             "reason": distress.reason[:_REASON_MAX],
         }
         text = json.dumps(fields).encode()
-    with suppress(OSError), (Path(directory) / _NAME).open("r+b") as file:
+    with suppress(OSError), (directory / _NAME).open("r+b") as file:
         file.write(text[:_SIZE].ljust(_SIZE))
 
 

@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, TextIO
@@ -18,6 +17,7 @@ from typing import Any, TextIO
 import orjson
 
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.telemetry.pipeline_scope import RecentLines, present_scope
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 LEVELS = "DELTAFORGE_LOG"
@@ -32,7 +32,6 @@ _OTHERS = {"message", "asctime", "taskName", "color_message"}
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | _OTHERS
 _REPEAT_S = 60.0
 _LINES_MAX = 1000
-_RECENT_MAX = 300
 _QUIET = ("py4j",)
 _NUMBERS = {
     "debug": logging.DEBUG,
@@ -90,33 +89,25 @@ def levels_of(text: str) -> dict[str, int]:
     return levels
 
 
-class RecentLines:
-    """The last lines that this process logged, as they were printed."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Of lines, ever."""
-        self._lines: deque[str] = deque(maxlen=_RECENT_MAX)
-
-    def add(self, text: str) -> str:
-        """Remember a text of one or more lines, and return it."""
-        for line in text.splitlines():
-            self._lines.append(line)
-            self.count += 1
-        return text
-
-    def lines(self) -> list[str]:
-        """Return them, oldest first."""
-        return list(self._lines.copy())
+_RECENT = RecentLines()
 
 
-RECENT = RecentLines()
+def recent_lines() -> RecentLines:
+    """Return the last lines of the calling thread's pipeline, or of the whole process."""
+    scope = present_scope()
+    return scope.recent if scope is not None else _RECENT
 
 
 class _Printed(logging.StreamHandler[TextIO]):
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and remember it."""
-        return RECENT.add(super().format(record))
+        """Return the line, and remember it; a pipeline's is written to its own file as well."""
+        line = super().format(record)
+        scope = present_scope()
+        if scope is None:
+            _RECENT.add(line)
+        else:
+            scope.add(line)
+        return line
 
 
 class _StandardError(_Printed):
@@ -154,7 +145,14 @@ class RepeatedLines(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is printed."""
-        line = (record.name, record.levelno, record.getMessage(), repr(_extra(record)))
+        of_pipeline = tuple(_fields_of_scope().values())
+        line = (
+            *of_pipeline,
+            record.name,
+            record.levelno,
+            record.getMessage(),
+            repr(_extra(record)),
+        )
         now = self._clock()
         with self._lock:
             shown_s, left_out = self._shown.pop(line, (None, 0))
@@ -179,7 +177,7 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without secrets."""
         name = record.name.removeprefix(f"{_PACKAGE}.")
-        shown = {**self._fields, **_extra(record)}
+        shown = {**self._fields, **_fields_of_scope(), **_extra(record)}
         words = "".join(f" {key}={_word(value)}" for key, value in shown.items())
         line = f"{_time(record)} {record.levelname} {name}: {record.getMessage()}{words}"
         trace = _trace(self, record)
@@ -198,6 +196,7 @@ class _Json(logging.Formatter):
         trace = _trace(self, record)
         line = {
             **self._fields,
+            **_fields_of_scope(),
             **_extra(record),
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -210,6 +209,11 @@ class _Json(logging.Formatter):
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in vars(record).items() if key not in _KNOWN}
+
+
+def _fields_of_scope() -> Mapping[str, str]:
+    scope = present_scope()
+    return scope.fields if scope is not None else {}
 
 
 def _time(record: logging.LogRecord) -> str:

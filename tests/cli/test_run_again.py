@@ -11,10 +11,11 @@ import psutil
 import pytest
 
 from airflow_provider_deltaforge.cli import shutdown
-from airflow_provider_deltaforge.control.launching import local
 from airflow_provider_deltaforge.control.launching.contract import JobState
+from airflow_provider_deltaforge.control.launching.job_directory import is_held
 from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.control.status import status
+from airflow_provider_deltaforge.storage import moments
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
 from tests.control.bench import DOCUMENT
@@ -91,7 +92,7 @@ def test_after_a_kill_the_next_one_takes_over_at_once(runs):
     assert runs.status().status == "lost"
     # A child that was just forked may outlive the killed process, with its lock, by a moment.
     former = next(runs.backend.directory.glob("df-orders-local-*"))
-    wait_until(lambda: not local._is_held(former))
+    wait_until(lambda: not is_held(former))
     again = runs.start()
     runs.runs(2)
     again.send_signal(signal.SIGTERM)
@@ -139,7 +140,7 @@ def test_of_two_standbys_one_takes_over_and_the_other_goes_on_waiting(runs):
 
 def test_a_handle_of_another_machine_with_our_name_is_not_judged_by_our_locks(runs, monkeypatch):
     with runs.backend.occupied("orders") as handle:
-        monkeypatch.setattr(local.moments, "boot", lambda: "another boot")
+        monkeypatch.setattr(moments, "boot", lambda: "another boot")
         held = {**handle, "directory": "/nowhere"}
         assert runs.backend.status(held).state is JobState.UNKNOWN
         # After a boot of this machine its directory is still there, and the lock is free.

@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.driver_logs import DriverLogs, LogTail, shortened
 from airflow_provider_deltaforge.telemetry import logs
+from airflow_provider_deltaforge.telemetry.pipeline_scope import RecentLines
 from tests.control.bench import DOCUMENT, job_of
 from tests.waiting import wait_until
 
@@ -31,7 +32,7 @@ def applied(store, monkeypatch, tmp_path):
     """The control record of a pipeline that can run here."""
     monkeypatch.delenv(JOB_DIRECTORY, raising=False)
     monkeypatch.setenv("OUTPUT", str(tmp_path))
-    monkeypatch.setattr(logs, "RECENT", logs.RecentLines())
+    monkeypatch.setattr(logs, "_RECENT", RecentLines())
     pipelines.apply(store, DOCUMENT)
     return Control(store, "orders")
 

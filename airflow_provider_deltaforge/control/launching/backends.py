@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_deltaforge.control.launching import standalone
+from airflow_provider_deltaforge.control.launching import standalone, threads
 from airflow_provider_deltaforge.control.launching.contract import (
     Backend,
     Handle,
@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.control.launching.contract import (
 )
 from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from airflow_provider_deltaforge.control.launching.standalone import StandaloneBackend
+from airflow_provider_deltaforge.control.launching.threads import ThreadBackend
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 
 LOCAL = "local"
@@ -30,11 +31,13 @@ class LaunchBackends:
     Attributes:
         local: processes of this machine.
         standalone: submissions to a Spark standalone cluster.
+        threads: threads of this process, where it runs many pipelines.
         chosen: the name of the one that starts drivers.
     """
 
     local: LocalBackend
     standalone: StandaloneBackend = field(default_factory=StandaloneBackend)
+    threads: ThreadBackend | None = None
     chosen: str = LOCAL
 
     @classmethod
@@ -53,6 +56,8 @@ class LaunchBackends:
 
     def submit(self, job: LaunchSpec) -> Handle:
         """Start a driver at the chosen backend."""
+        if self.chosen == threads.NAME and self.threads is not None:
+            return self.threads.submit(job)
         return self._starting().submit(job)
 
     def status(self, handle: Handle) -> JobStatus:
@@ -89,7 +94,11 @@ class LaunchBackends:
 
     def _of(self, handle: Handle) -> Backend | None:
         """Return whose handle it is; None when a later release wrote it."""
-        by_name: Mapping[str, Backend] = {LOCAL: self.local, standalone.NAME: self.standalone}
+        by_name: Mapping[str, Backend] = {
+            LOCAL: self.local,
+            standalone.NAME: self.standalone,
+            threads.NAME: self.threads or ThreadBackend(self.local.directory),
+        }
         return by_name.get(str(handle.get("backend", LOCAL)))
 
 

@@ -5,16 +5,13 @@ the session inherits says, without any race, whether something of it still lives
 finds the lock taken and adopts, also when the first submitter was killed half-way.
 """
 
-import fcntl
 import glob
-import json
 import logging
 import os
 import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -34,10 +30,19 @@ from airflow_provider_deltaforge.control.launching.contract import (
     JobStatus,
     LaunchSpec,
 )
+from airflow_provider_deltaforge.control.launching.job_directory import (
+    is_held,
+    is_ours,
+    lock_status,
+    read_handle,
+    take,
+    write_handle,
+)
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.storage import distress, moments
+from airflow_provider_deltaforge.storage import distress
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry.log_file import last_lines
+from airflow_provider_deltaforge.telemetry.pipeline_scope import LOG_FILE
 
 # The shell outlives a SIGTERM to its session (a trapped signal is reset in the child, an ignored
 # one would be inherited by the JVM), so that the exit code is always written down.
@@ -52,10 +57,7 @@ echo $code > exit.part && mv exit.part exit
 log = logging.getLogger(__name__)
 
 _SUFFIX = re.compile(r"[0-9a-f]{8}")
-_HANDLE_WAIT_S = 5.0
 _POLL_S = 0.1
-_TAKE_ATTEMPTS = 10
-_TAKE_WAIT_S = 0.03
 
 
 def jobs_directory(store: str) -> Path:
@@ -112,30 +114,24 @@ class LocalBackend:
         """Start the job in its own session, or adopt the one that runs."""
         place = self.directory / job.name
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = _take(place)
+        lock = take(place)
         if lock is None:
-            return _read_handle(place)
+            return read_handle(place)
         try:
             return _spawn(place, lock, job, self.compose(job))
         finally:
             os.close(lock)
 
     def status(self, handle: Handle) -> JobStatus:
-        """Ask the lock, then the exit file.
-
-        A lock that is free says that nothing of the driver lives: one that is only frozen holds it.
-        """
+        """Ask the lock, then the exit file."""
         place = Path(handle["directory"])
-        if not _is_ours(handle, place):
+        if not is_ours(handle, place):
             return JobStatus(JobState.UNKNOWN)
         if place.is_dir():
-            lives = _is_held(place)
-        else:  # Its volume is away, perhaps.
-            lives = any(process.status() != psutil.STATUS_ZOMBIE for process in _session(handle))
-        if lives:
-            return JobStatus(JobState.RUNNING, distress=distress.read(place))
-        code = _text(place / "exit")
-        return JobStatus(JobState.ENDED, int(code) if code else None)
+            return lock_status(place)
+        # Its volume is away, perhaps.
+        lives = any(process.status() != psutil.STATUS_ZOMBIE for process in _session(handle))
+        return JobStatus(JobState.RUNNING if lives else JobState.ENDED)
 
     @contextmanager
     def occupied(self, pipeline: str) -> Iterator[Handle | None]:
@@ -147,13 +143,13 @@ class LocalBackend:
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             for former in self.directory.glob(f"{glob.escape(base)}*"):
-                if _SUFFIX.fullmatch(former.name[len(base) :]) and not _is_held(former):
+                if _SUFFIX.fullmatch(former.name[len(base) :]) and not is_held(former):
                     shutil.rmtree(former, ignore_errors=True)
             place = self.directory / f"{base}{secrets.token_hex(4)}"
             place.mkdir(mode=0o700)
-            lock = _take(place)
+            lock = take(place)
             distress.prepare(place)
-            handle = {**_write_handle(place, os.getpid()), "in_process": True}
+            handle = {**write_handle(place, os.getpid()), "in_process": True}
         except OSError as error:
             log.warning("%s: no lock can be held there: %s", self.directory, error)
             yield None
@@ -189,12 +185,12 @@ class LocalBackend:
 
     def logs_tail(self, handle: Handle, line_count: int = 40) -> str:
         """Return the end of ``driver.log``; of its last mebibyte, however long it grew."""
-        lines = last_lines(Path(handle["directory"]) / "driver.log", line_count)
+        lines = last_lines(Path(handle["directory"]) / LOG_FILE, line_count)
         return "".join(f"{line}\n" for line in lines)
 
     def links(self, handle: Handle) -> Mapping[str, str]:
         """Return where the driver's log lies."""
-        return {"driver log": str(Path(handle["directory"]) / "driver.log")}
+        return {"driver log": str(Path(handle["directory"]) / LOG_FILE)}
 
     def _ended(self, handle: Handle, wait_s: float) -> bool:
         deadline = time.monotonic() + wait_s
@@ -210,7 +206,7 @@ def _spawn(place: Path, lock: int, job: LaunchSpec, command: Sequence[str]) -> H
     for stale in ("exit", "pid", "handle.json"):
         (place / stale).unlink(missing_ok=True)
     distress.prepare(place)
-    with (place / "driver.log").open("ab") as log:
+    with (place / LOG_FILE).open("ab") as log:
         process = subprocess.Popen(  # noqa: S603 - the words are ours; no shell reads the values
             ["/bin/sh", "-c", _LEADER, job.name, *command],
             cwd=place,
@@ -223,40 +219,7 @@ def _spawn(place: Path, lock: int, job: LaunchSpec, command: Sequence[str]) -> H
         )
     # Reaped here while we live; init reaps it when we do not.
     threading.Thread(target=process.wait, daemon=True, name=f"reap-{job.name}").start()
-    return _write_handle(place, process.pid)
-
-
-def _write_handle(place: Path, pid: int) -> Handle:
-    started_at = None
-    with suppress(psutil.NoSuchProcess):
-        started_at = psutil.Process(pid).create_time()
-    handle: dict[str, Any] = {
-        "backend": "local",
-        "name": place.name,
-        "directory": str(place.absolute()),
-        "host": socket.gethostname(),
-        "boot": moments.boot(),
-        "pid": pid,
-        "started_at": started_at,
-    }
-    part = place / "handle.part"
-    part.write_text(json.dumps(handle))
-    part.replace(place / "handle.json")
-    return handle
-
-
-def _read_handle(place: Path) -> Handle:
-    """Return the running job's handle, rebuilt from its pid when the submitter was killed."""
-    deadline = time.monotonic() + _HANDLE_WAIT_S
-    while time.monotonic() < deadline:
-        with suppress(FileNotFoundError):
-            handle: Handle = json.loads((place / "handle.json").read_text())
-            return handle
-        time.sleep(_POLL_S)
-    pid = _text(place / "pid")
-    if not pid:
-        raise RetryableError(f"{place.name} is being submitted by another process; try again")
-    return _write_handle(place, int(pid))
+    return write_handle(place, process.pid)
 
 
 def _session(handle: Handle) -> Iterator[psutil.Process]:
@@ -276,46 +239,3 @@ def _session(handle: Handle) -> Iterator[psutil.Process]:
             if process.pid == leader and process.create_time() != handle["started_at"]:
                 return
             yield process
-
-
-def _is_ours(handle: Handle, place: Path) -> bool:
-    """Return whether the lock of a handle can be asked here.
-
-    Two machines may share a name. What was started before this machine's last boot is gone if its
-    directory is here, and may live elsewhere if not.
-    """
-    if handle.get("host") != socket.gethostname():
-        return False
-    boot = handle.get("boot")
-    return boot is None or boot == moments.boot() or place.is_dir()
-
-
-def _take(place: Path) -> int | None:
-    """Return the job's lock, or None while its session holds it."""
-    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    # A status check holds the lock, shared, for microseconds: it must not look like a driver.
-    for _ in range(_TAKE_ATTEMPTS):
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        time.sleep(_TAKE_WAIT_S)
-    os.close(lock)
-    return None
-
-
-def _is_held(place: Path) -> bool:
-    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        return ""

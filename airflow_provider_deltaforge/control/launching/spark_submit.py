@@ -90,7 +90,7 @@ def command(job: LaunchSpec) -> list[str]:
     return [
         submit,
         *("--master", job.master, "--name", job.name),
-        *_configuration(job.master),
+        *_words(configuration(job.master)),
         str(script_path(job.script)),
         *("--pipeline", job.pipeline, "--generation", str(job.generation)),
         *job.arguments,
@@ -107,7 +107,7 @@ def environment(job: LaunchSpec) -> dict[str, str]:
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "JDK_JAVA_OPTIONS": f"{_JAVA_OPTIONS} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip(),
+        "JDK_JAVA_OPTIONS": java_options(),
         **({"SPARK_HOME": str(home)} if home else {}),
         **job.environment,
         JOB: job.name,
@@ -115,9 +115,10 @@ def environment(job: LaunchSpec) -> dict[str, str]:
     }
 
 
-def _configuration(master: str) -> list[str]:
-    """Close what Spark opens to every interface by default, and keep the heap small.
+def configuration(master: str) -> Mapping[str, str]:
+    """Return the settings of Spark for drivers at a master.
 
+    They close what Spark opens to every interface by default, and keep the heap small.
     The page is off, a local driver stays on loopback, and no row ever crosses the JVM.
     """
     settings: Mapping[str, str] = {
@@ -130,4 +131,13 @@ def _configuration(master: str) -> list[str]:
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
         }
+    return settings
+
+
+def java_options() -> str:
+    """Return the value of ``JDK_JAVA_OPTIONS`` for Spark's JVM: ours, then the user's own."""
+    return f"{_JAVA_OPTIONS} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()
+
+
+def _words(settings: Mapping[str, str]) -> list[str]:
     return [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]

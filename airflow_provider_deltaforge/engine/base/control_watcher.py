@@ -68,6 +68,8 @@ class ControlWatcher:
             self.end("superseded")
         elif record.desired != "running":
             self.end(record.desired)
+        elif record.is_draining:
+            self.end("stopped")
         return record
 
     def check(self) -> None:

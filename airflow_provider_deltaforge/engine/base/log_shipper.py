@@ -1,6 +1,5 @@
 """Copies the end of a driver's log into its state store, for people on other machines."""
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from airflow_provider_deltaforge.engine.base.task_context import place
 from airflow_provider_deltaforge.errors import DeltaForgeError
-from airflow_provider_deltaforge.storage.distress import JOB_DIRECTORY
+from airflow_provider_deltaforge.storage.distress import job_directory
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.driver_logs import (
@@ -21,6 +20,7 @@ from airflow_provider_deltaforge.storage.records.driver_logs import (
 from airflow_provider_deltaforge.storage.records.record import now_ms
 from airflow_provider_deltaforge.telemetry import logs
 from airflow_provider_deltaforge.telemetry.log_file import last_lines
+from airflow_provider_deltaforge.telemetry.pipeline_scope import LOG_FILE
 
 EVERY_S = 2.0
 _LAST_S = 3.0
@@ -56,9 +56,9 @@ def shipped_log(origin: LogOrigin, every_s: float = EVERY_S) -> Iterator[None]:
 
 
 def driver_log() -> Path | None:
-    """Return the file that everything this process prints goes to, if there is one."""
-    directory = os.environ.get(JOB_DIRECTORY)
-    file = Path(directory) / "driver.log" if directory else None
+    """Return the file that everything the driver prints goes to, if there is one."""
+    directory = job_directory()
+    file = directory / LOG_FILE if directory is not None else None
     return file if file is not None and file.is_file() else None
 
 
@@ -79,10 +79,10 @@ class _Shipper:
 
     def _ship(self) -> None:
         file = driver_log()
-        mark: object = logs.RECENT.count if file is None else file.stat().st_size
+        mark: object = logs.recent_lines().count if file is None else file.stat().st_size
         if mark == self._shipped:
             return
-        lines = last_lines(file) if file is not None else logs.RECENT.lines()
+        lines = last_lines(file) if file is not None else logs.recent_lines().lines()
         origin = self._origin
         store = origin.location.open()
         try:

@@ -88,7 +88,7 @@ def _run(parsed: argparse.Namespace, kind: str, drive: Any, beside: Beside) -> i
         with beside(parsed.pipeline, location) as pushes:
             assignment = DriverArguments(
                 parsed.pipeline,
-                _travelling(location),
+                travelling(location),
                 parsed.generation,
                 application_id,
                 pushes_metrics=pushes,
@@ -101,7 +101,7 @@ def _run(parsed: argparse.Namespace, kind: str, drive: Any, beside: Beside) -> i
     return outcome.exit_code
 
 
-def _travelling(location: StoreLocation) -> StoreLocation:
+def travelling(location: StoreLocation) -> StoreLocation:
     """Return the location as executors get it: they read the address from their environment.
 
     So that no password written into the DSN is part of what Spark stores or sends.

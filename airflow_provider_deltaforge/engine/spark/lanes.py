@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry import logs
+from airflow_provider_deltaforge.telemetry.pipeline_scope import PipelineScope, working_for
 
 _AWAY_S = 0.2
 
@@ -73,9 +74,12 @@ def run_lane(job: DriverAssignment, window_s: float) -> Outcome:
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
         return on_executor(job, Outcome.of(error))
     metadata = context.pipeline.metadata
+    fields = {"pipeline": metadata.name, "tenant": metadata.tenant}
+    # A worker process of Spark may have served another pipeline before.
+    scope = None if driver_log() is not None else PipelineScope(fields)
     try:
-        logs.configure({"pipeline": metadata.name, "tenant": metadata.tenant})
-        with _shipped_log(job, metadata.name):
+        logs.configure(fields)
+        with working_for(scope), _shipped_log(job, metadata.name):
             return Lane(context, window_s).run()
     except Exception as error:  # noqa: BLE001 - outcomes travel as rows
         return Outcome.of(error)

@@ -5,8 +5,9 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
 
@@ -33,6 +34,7 @@ from airflow_provider_deltaforge.engine.spark.session import jvm_may_die
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.telemetry import logs
+from airflow_provider_deltaforge.telemetry.pipeline_scope import present_scope, working_for
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _POLL_S = 0.2
@@ -48,10 +50,20 @@ _log = logging.getLogger(__name__)
 
 
 class SparkRunner:
-    """Runs work in one Spark application."""
+    """Runs the work of one driver in a Spark application, which may hold other drivers as well.
 
-    def __init__(self, spark: SparkSession) -> None:
+    Args:
+        spark: the application's session.
+        place: yields while another task of this driver may run.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        place: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._spark = spark
+        self._place = place
 
     def stream(self, job: DriverAssignment, window_s: float) -> Outcome:
         """Run lanes in a streaming query until one ends for another reason than its window."""
@@ -62,11 +74,13 @@ class SparkRunner:
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
         over = threading.Event()
         gate = WindowGate(job.location, over)
+        scope = present_scope()
 
         def window(_rows: DataFrame, _batch_id: int) -> None:
             if not gate.passes():
                 return
-            outcome = self._run_lane(job, window_s)
+            with working_for(scope):  # Spark calls from threads that serve every query.
+                outcome = self._run_lane(job, window_s)
             outcomes.put(outcome)
             if outcome.why != "window":
                 # Begin none behind the last: its lane would shut out the driver, which goes on by
@@ -102,9 +116,15 @@ class SparkRunner:
 
     def _run_lane(self, job: DriverAssignment, window_s: float) -> Outcome:
         """Run a lane as a task of the query's present micro-batch, which ends together with it."""
+        self._share_fairly(job)
+        job = replace(job, leaving=None)  # An event of this process; see ``SharedApplication``.
         tasks = self._spark.sparkContext.parallelize([window_s], 1)
         outcomes: list[Outcome] = tasks.map(lambda seconds: run_lane(job, seconds)).collect()
         return outcomes[0]
+
+    def _share_fairly(self, job: DriverAssignment) -> None:
+        """Give this thread's jobs the pool of their driver: a free core goes to who has fewest."""
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", job.driver)
 
     def copy(self, job: DriverAssignment, run_id: str, plan: CopyPlan) -> Iterable[ChunkResult]:
         """Copy every worker's share in a Spark job of its own."""
@@ -116,16 +136,20 @@ class SparkRunner:
         results: SimpleQueue[ChunkResult | None] = SimpleQueue()
         spark_context = self._spark.sparkContext
         over = threading.Event()
+        group = f"deltaforge-copy-{job.driver}-{run_id}"
+        task_job = replace(job, leaving=None)
 
         def copy_share(chunks: list[TableChunk]) -> None:
             try:
-                with places:
+                with places, self._place():
                     if over.is_set():
                         return
+                    self._share_fairly(job)
+                    spark_context.setJobGroup(group, f"copy of {run_id}")
                     # Partitions of one job would be fetched, and run, two at a time at most.
                     rdd = spark_context.parallelize([chunks], 1)
                     for copied in rdd.mapPartitions(
-                        lambda part: copy_on_executor(job, run_id, part, rate)
+                        lambda part: copy_on_executor(task_job, run_id, part, rate)
                     ).toLocalIterator():
                         results.put(copied)
             except Exception as error:  # noqa: BLE001 - outcomes are data
@@ -145,7 +169,7 @@ class SparkRunner:
             yield from until_done(results, len(plan.tables))
         finally:
             over.set()
-            _cancel(spark_context)
+            _cancel(spark_context, group)
             pool.shutdown(wait=False, cancel_futures=True)
             await_workers(working)
 
@@ -174,11 +198,12 @@ def copy_on_executor(
             yield replace(copied, outcome=outcome)
 
 
-def _cancel(spark_context: SparkContext) -> None:
-    """Cancel every job, and wait for their tasks: a cancelled one goes on for a moment."""
+def _cancel(spark_context: SparkContext, group: str) -> None:
+    """Cancel a copy's jobs, and wait for their tasks: a cancelled one goes on for a moment."""
     tracker = spark_context.statusTracker()
-    stages = tracker.getActiveStageIds()
-    spark_context.cancelAllJobs()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [stage for job in jobs if job is not None for stage in job.stageIds]
+    spark_context.cancelJobGroup(group)
     deadline = time.monotonic() + _CANCEL_S
     while time.monotonic() < deadline:
         infos = [tracker.getStageInfo(stage) for stage in stages]

@@ -1,7 +1,7 @@
 """Spark sessions for drivers, with the settings the engine relies on."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
@@ -27,24 +27,28 @@ _SETTINGS = {
 }
 
 
-def session(app_name: str) -> SparkSession:
-    """Return the application's session; ``spark-submit`` decides where it runs."""
+def session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the application's session; ``spark-submit`` or ``settings`` decide where it runs."""
     builder = SparkSession.builder.appName(app_name)
-    for key, value in _SETTINGS.items():
+    for key, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("DELTAFORGE_SPARK_LOG", "WARN"))
     return spark
 
 
-def share_variables(spark: SparkSession) -> None:
+def share_variables(spark: SparkSession, more: Iterable[str] = ()) -> None:
     """Hand the variables that the driver was started with to the Python workers of executors.
 
     They travel with the tasks, between Spark's own processes: not in its settings, plans, event log
     or pages. ``DELTAFORGE_EXECUTOR_VARIABLES`` names them; without it executors have what their
     Spark worker has.
+
+    Args:
+        spark: the application.
+        more: names of others.
     """
-    for name in os.environ.get(EXECUTOR_VARIABLES, "").split(","):
+    for name in (*os.environ.get(EXECUTOR_VARIABLES, "").split(","), *more):
         if name in os.environ:
             spark.sparkContext.environment[name] = os.environ[name]
 

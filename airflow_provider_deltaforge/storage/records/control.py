@@ -39,6 +39,9 @@ Desired = Literal["running", "paused", "stopped"]
 Status = Literal["starting", "snapshotting", "running", "blocked", "paused", "stopped", "failed"]
 
 
+_DRAINS = "drains"
+
+
 class ControlRecord(Record):
     """What is wanted of a pipeline, and by whom."""
 
@@ -61,6 +64,21 @@ class ControlRecord(Record):
     pauses: int = 0
     resumes: int = 0
     updated_at_ms: int = 0
+
+    @property
+    def is_draining(self) -> bool:
+        """Return whether the driver of the handle is to end in order, and to be started again.
+
+        Said to lanes of a process that is about to end; what is wanted of the pipeline stays.
+        """
+        handle = self.handle or {}
+        return bool(handle.get(_DRAINS)) and handle.get("generation") == self.generation
+
+    def draining(self, driver_generation: int) -> "ControlRecord":
+        """Return the record with its driver asked to end, unless another generation has begun."""
+        if self.handle is None or self.generation != driver_generation:
+            return self
+        return self.model_copy(update={"handle": {**self.handle, _DRAINS: True}})
 
     def request(self, ticket: str) -> Request | None:
         """Return a request that stands here."""
