@@ -136,7 +136,7 @@ def test_neither_in_one_spark_application(fleet_run):
 @pytest.mark.long
 def test_nor_between_servers_and_kafka(fleet_run, mysql_server, postgres_server, kafka_server):
     servers = {"mysql": mysql_server, "postgres": postgres_server, "kafka": kafka_server}
-    journey(fleet_run, ["--local"], ("mysql", "postgres", "mysql"), servers, "kafka")
+    journey(fleet_run, ["--local"], ("mysql", "postgres", "turso"), servers, "kafka")
 
 
 @pytest.mark.long

@@ -63,8 +63,15 @@ class WindowGate:
             self._store.close()
 
 
-def run_lane(job: DriverAssignment, window_s: float) -> Outcome:
-    """Run a lane in this process; every error becomes an outcome."""
+def run_lane(job: DriverAssignment, window_s: float, scope: PipelineScope | None = None) -> Outcome:
+    """Run a lane in this process; every error becomes an outcome.
+
+    Args:
+        job: of the driver.
+        window_s: how long.
+        scope: the pipeline, in an application that runs several: its worker processes serve one
+            after the other.
+    """
     stay_lean()
     # The lane, its drivers and kernels are only needed where a task runs.
     from airflow_provider_deltaforge.engine.lane.lane import Lane
@@ -75,8 +82,6 @@ def run_lane(job: DriverAssignment, window_s: float) -> Outcome:
         return on_executor(job, Outcome.of(error))
     metadata = context.pipeline.metadata
     fields = {"pipeline": metadata.name, "tenant": metadata.tenant}
-    # A worker process of Spark may have served another pipeline before.
-    scope = None if driver_log() is not None else PipelineScope(fields)
     try:
         logs.configure(fields)
         with working_for(scope), _shipped_log(job, metadata.name):

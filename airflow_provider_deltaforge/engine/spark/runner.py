@@ -34,7 +34,11 @@ from airflow_provider_deltaforge.engine.spark.session import jvm_may_die
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.telemetry import logs
-from airflow_provider_deltaforge.telemetry.pipeline_scope import present_scope, working_for
+from airflow_provider_deltaforge.telemetry.pipeline_scope import (
+    PipelineScope,
+    present_scope,
+    working_for,
+)
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _POLL_S = 0.2
@@ -118,13 +122,22 @@ class SparkRunner:
         """Run a lane as a task of the query's present micro-batch, which ends together with it."""
         self._share_fairly(job)
         job = replace(job, leaving=None)  # An event of this process; see ``SharedApplication``.
+        scope = self._scope_of_tasks()
         tasks = self._spark.sparkContext.parallelize([window_s], 1)
-        outcomes: list[Outcome] = tasks.map(lambda seconds: run_lane(job, seconds)).collect()
+        outcomes: list[Outcome] = tasks.map(lambda seconds: run_lane(job, seconds, scope)).collect()
         return outcomes[0]
 
     def _share_fairly(self, job: DriverAssignment) -> None:
         """Give this thread's jobs the pool of their driver: a free core goes to who has fewest."""
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", job.driver)
+
+    def _scope_of_tasks(self) -> PipelineScope | None:
+        """Return for whom tasks work: on this host they log to the file of their driver."""
+        scope = present_scope()
+        if scope is None:
+            return None
+        is_here = str(self._spark.sparkContext.master).startswith("local")
+        return PipelineScope(scope.fields, scope.directory if is_here else None)
 
     def copy(self, job: DriverAssignment, run_id: str, plan: CopyPlan) -> Iterable[ChunkResult]:
         """Copy every worker's share in a Spark job of its own."""
@@ -138,6 +151,7 @@ class SparkRunner:
         over = threading.Event()
         group = f"deltaforge-copy-{job.driver}-{run_id}"
         task_job = replace(job, leaving=None)
+        scope = self._scope_of_tasks()
 
         def copy_share(chunks: list[TableChunk]) -> None:
             try:
@@ -149,7 +163,7 @@ class SparkRunner:
                     # Partitions of one job would be fetched, and run, two at a time at most.
                     rdd = spark_context.parallelize([chunks], 1)
                     for copied in rdd.mapPartitions(
-                        lambda part: copy_on_executor(task_job, run_id, part, rate)
+                        lambda part: copy_on_executor(task_job, run_id, part, rate, scope)
                     ).toLocalIterator():
                         results.put(copied)
             except Exception as error:  # noqa: BLE001 - outcomes are data
@@ -179,6 +193,7 @@ def copy_on_executor(
     run_id: str,
     workers: Iterable[list[TableChunk]],
     rate: ReadRate = UNLIMITED,
+    scope: PipelineScope | None = None,
 ) -> Iterator[ChunkResult]:
     """Copy chunks in a Spark task, one after another.
 
@@ -187,15 +202,17 @@ def copy_on_executor(
         run_id: of the snapshot.
         workers: the task's share, as lists of chunks.
         rate: how fast the task may read.
+        scope: the pipeline, in an application that runs several.
     """
     stay_lean()
     logs.configure({"snapshot": run_id})
-    for chunks in workers:
-        for copied in copy_chunks(job, run_id, chunks, rate=rate):
-            outcome = copied.outcome
-            if outcome is not None and not copied.chunk_id:
-                outcome = on_executor(job, outcome)
-            yield replace(copied, outcome=outcome)
+    with working_for(scope):
+        for chunks in workers:
+            for copied in copy_chunks(job, run_id, chunks, rate=rate):
+                outcome = copied.outcome
+                if outcome is not None and not copied.chunk_id:
+                    outcome = on_executor(job, outcome)
+                yield replace(copied, outcome=outcome)
 
 
 def _cancel(spark_context: SparkContext, group: str) -> None:
