@@ -28,8 +28,8 @@ from tests.servers.sql import connect
 
 _COUNTS = (1, 10, 50)
 _ROWS = 200
-_SETTLED_S = 15.0
-_IDLE_S = 30.0
+_SETTLED_S = 10.0
+_IDLE_S = 20.0
 _out = Console()
 
 _DOCUMENT = """
@@ -39,7 +39,7 @@ metadata: {{name: {name}, tenant: bench}}
 spec:
   source:
     type: mysql
-    config: {{id: {name}, dsn: '${{BENCH_DSN}}', tables: ['{name}.*'], start_position: latest}}
+    config: {{id: {name}, dsn: '${{BENCH_DSN}}', tables: ['{name}.*']}}
   sinks: [{{type: file, config: {{id: out, path: '{output}'}}}}]
 """
 
