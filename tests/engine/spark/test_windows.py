@@ -1,4 +1,11 @@
-"""No lane begins behind one that has ended for good: it would shut its own driver out."""
+"""No lane begins behind one that has ended for good: it would shut its own driver out.
+
+Nor does what ends in one pipeline of an application end anything of another.
+"""
+
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +24,7 @@ LAST = 3
 def lane_that_says_nothing(place, last):
     """Return lanes whose last word never reaches the store; each leaves a file."""
 
-    def run_lane(job, window_s):
+    def run_lane(job, window_s, scope=None):
         from pathlib import Path
 
         from airflow_provider_deltaforge.engine.base.outcome import Outcome
@@ -51,3 +58,43 @@ def end_of_stream(place, last):
 def test_no_window_begins_behind_the_last_one_whatever_its_lane_could_store(spark, why, tmp_path):
     assert spark.submit(end_of_stream, str(tmp_path), why).result() == why
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"]
+
+
+def cancelled_beside_another(place):
+    """Cancel a copy beside the task of another pipeline; return how the two ended."""
+    spark = session("windows")
+    context = spark.sparkContext
+    ended = {}
+
+    def work(name, seconds):
+        def task(rows):
+            import time
+            from pathlib import Path
+
+            Path(place, name).touch()
+            time.sleep(seconds)
+            yield from rows
+
+        context.setJobGroup(name, name)
+        try:
+            ended[name] = list(context.parallelize([name], 1).mapPartitions(task).toLocalIterator())
+        except Exception:  # noqa: BLE001 - how it ended is what is asked for
+            ended[name] = "cancelled"
+
+    threads = [threading.Thread(target=work, args=args) for args in (("copy", 600), ("another", 5))]
+    try:
+        for thread in threads:
+            thread.start()
+        while len([*Path(place).iterdir()]) < 2:
+            time.sleep(0.05)
+        runner._cancel(context, "copy")
+        for thread in threads:
+            thread.join(60)
+    finally:
+        spark.stop()
+    return ended
+
+
+def test_a_copy_that_is_cancelled_cancels_nothing_of_other_pipelines(spark, tmp_path):
+    ended = spark.submit(cancelled_beside_another, str(tmp_path)).result()
+    assert ended == {"copy": "cancelled", "another": ["another"]}
