@@ -60,7 +60,7 @@ class FleetKeeper:
         self._location = location
         self._backend = backend
         self._report = report
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._applied: dict[str, Document] = {}
         self._free_since: dict[str, float] = {}
         self._busy: dict[str, threading.Thread] = {}
@@ -154,8 +154,8 @@ class FleetKeeper:
         )
 
     def _say(self, name: str, words: str) -> None:
-        if self._said.get(name) != words:
-            self._said[name] = words
+        if self._reported.get(name) != words:
+            self._reported[name] = words
             self._report(name, words)
 
 

@@ -115,7 +115,7 @@ class DeltaForgeHook(BaseHook):
         return LaunchBackends(
             LocalBackend(jobs_directory(dsn_of(connection))),
             StandaloneBackend.from_extra(connection.extra_dejson),
-            self.launch_backend(name),
+            chosen=self.launch_backend(name),
         )
 
     def master(self, spark_conn_id: str | None, master: str) -> str:

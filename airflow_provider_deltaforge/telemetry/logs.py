@@ -89,13 +89,14 @@ def levels_of(text: str) -> dict[str, int]:
     return levels
 
 
-_RECENT = RecentLines()
+RECENT = RecentLines()
+"""What this process logs that is of no pipeline of its own."""
 
 
 def recent_lines() -> RecentLines:
     """Return the last lines of the calling thread's pipeline, or of the whole process."""
     scope = present_scope()
-    return scope.recent if scope is not None else _RECENT
+    return scope.recent if scope is not None else RECENT
 
 
 class _Printed(logging.StreamHandler[TextIO]):
@@ -104,7 +105,7 @@ class _Printed(logging.StreamHandler[TextIO]):
         line = super().format(record)
         scope = present_scope()
         if scope is None:
-            _RECENT.add(line)
+            RECENT.add(line)
         else:
             scope.add(line)
         return line

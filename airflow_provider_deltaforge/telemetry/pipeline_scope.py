@@ -87,7 +87,9 @@ def working_for(scope: PipelineScope | None) -> Iterator[None]:
 def _let_threads_inherit() -> None:
     with _installing:
         if not getattr(threading.Thread.start, _ATTRIBUTE, False):
-            threading.Thread.start = _inheriting(threading.Thread.start)  # type: ignore[method-assign]
+            threading.Thread.start = _inheriting(  # type: ignore[method-assign,assignment]
+                threading.Thread.start
+            )
 
 
 def _inheriting(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

@@ -32,7 +32,7 @@ def applied(store, monkeypatch, tmp_path):
     """The control record of a pipeline that can run here."""
     monkeypatch.delenv(JOB_DIRECTORY, raising=False)
     monkeypatch.setenv("OUTPUT", str(tmp_path))
-    monkeypatch.setattr(logs, "_RECENT", RecentLines())
+    monkeypatch.setattr(logs, "RECENT", RecentLines())
     pipelines.apply(store, DOCUMENT)
     return Control(store, "orders")
 
