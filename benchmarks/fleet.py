@@ -26,7 +26,12 @@ from tests.servers import mysql
 from tests.servers.process import Server, free_port
 from tests.servers.sql import connect
 
-_COUNTS = (1, 10, 50)
+_ENGINES = {
+    "fleet --local": (1, 10, 50),
+    "fleet --master local[64]": (1, 10, 50),
+    "serve --local": (1, 10),
+}
+"""What is started, and for how many pipelines."""
 _ROWS = 200
 _SETTLED_S = 10.0
 _IDLE_S = 20.0
@@ -46,30 +51,26 @@ spec:
 
 def main(results: Path, about: dict[str, Any]) -> None:
     """Measure, show and write ``fleet.json``."""
+    figures: dict[str, list[dict[str, Any]]] = {}
+    result = about | {"idle_s": _IDLE_S, "engines": figures}
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         server = mysql.start(Path(place) / "mysql")
         try:
-            figures = {
-                "fleet --local": [
-                    _measured(server, Path(place), count, ["fleet", "--local"]) for count in _COUNTS
-                ],
-                "fleet --master local[64]": [
-                    _measured(server, Path(place), count, ["fleet"]) for count in _COUNTS
-                ],
-                "serve --local": [
-                    _measured(server, Path(place), count, ["serve", "--local"]) for count in (1, 10)
-                ],
-            }
+            for name, counts in _ENGINES.items():
+                words = name.split()
+                figures[name] = []
+                for count in counts:
+                    figures[name].append(_measured(server, Path(place), count, words))
+                    result["each_more"] = _slopes(figures)
+                    (results / "fleet.json").write_text(json.dumps(result, indent=2) + "\n")
         finally:
             server.stop()
-    result = about | {"idle_s": _IDLE_S, "engines": figures, "each_more": _slopes(figures)}
-    (results / "fleet.json").write_text(json.dumps(result, indent=2) + "\n")
     _show(result)
 
 
 def _measured(server: Server, place: Path, count: int, words: list[str]) -> dict[str, Any]:
     """Start so many pipelines; return their memory and what they cost while nothing changes."""
-    directory = place / f"{'-'.join(words).replace('--', '')}-{count}"
+    directory = place / f"{words[0]}-{len(words)}-{count}"
     folder = directory / "documents"
     folder.mkdir(parents=True)
     names = [f"p{number:02d}" for number in range(count)]
@@ -139,6 +140,8 @@ def _slopes(figures: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, flo
     for engine, measured in figures.items():
         first, last = measured[0], measured[-1]
         more = last["pipelines"] - first["pipelines"]
+        if not more:
+            continue
         slopes[engine] = {
             "pss_mib": round((last["pss_mib"] - first["pss_mib"]) / more, 1),
             "idle_core_percent": round(100 * (last["idle_cores"] - first["idle_cores"]) / more, 2),

@@ -3,8 +3,10 @@
 import pytest
 
 from airflow_provider_deltaforge.engine.base.runner import CopyPlan
+from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.spark import runner
 from airflow_provider_deltaforge.engine.spark.session import session
+from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.engine.spark.apart import spark_process
 from tests.waiting import PATIENCE_S
 
@@ -17,7 +19,7 @@ def copied(place):
     """Copy with ``HANDS`` workers, each of which looks how many are there; return what they say."""
     wanted, patience_s = HANDS, PATIENCE_S
 
-    def meet(job, run_id, hands, rate):
+    def meet(job, run_id, hands, rate, scope):
         """Wait for all hands: taken one after the other, none would ever meet another."""
         import time
         from pathlib import Path
@@ -32,10 +34,11 @@ def copied(place):
             yield ChunkResult(chunk, "t", len(list(Path(place).iterdir())))
 
     runner.copy_on_executor = meet  # This process is for nothing else.
+    job = DriverAssignment("", StoreLocation.from_dsn("memory://hands"), "driver", 1)
     spark = session("hands")
     try:
         hands = [[f"chunk-{number}"] for number in range(HANDS)]
-        return list(runner.SparkRunner(spark).copy(None, "run", CopyPlan([hands], 1, HANDS)))
+        return list(runner.SparkRunner(spark).copy(job, "run", CopyPlan([hands], 1, HANDS)))
     finally:
         spark.stop()
 
