@@ -117,6 +117,31 @@ def _seconds(description: str, default: str) -> dict[str, Any]:
     }
 
 
+def _kubernetes_fields() -> dict[str, Any]:
+    def text(label: str, description: str = "") -> dict[str, Any]:
+        words = {"description": description} if description else {}
+        return {"label": label, **words, "schema": {"type": ["string", "null"], "default": None}}
+
+    launcher = text("Kubernetes: drivers are submitted by", "Empty: spark-submit, on the worker.")
+    launcher["schema"]["enum"] = ["spark-submit", "spark-operator"]
+    return {
+        "kubernetes_image": text("Kubernetes: image", "Of drivers and their executors."),
+        "kubernetes_namespace": text("Kubernetes: namespace", "Empty: default."),
+        "kubernetes_service_account": text(
+            "Kubernetes: service account of drivers", "Empty: deltaforge-driver."
+        ),
+        "kubernetes_launcher": launcher,
+        "kubernetes_driver_template": text("Kubernetes: pod template of drivers, a file"),
+        "kubernetes_executor_template": text("Kubernetes: pod template of executors, a file"),
+        "kubernetes_conn_id": text(
+            "Kubernetes: connection to the cluster",
+            "Of Airflow's Kubernetes provider. Empty: the service account of the pod, or the "
+            "kubeconfig.",
+        ),
+        "kubernetes_context": text("Kubernetes: context of the kubeconfig"),
+    }
+
+
 def _connection_type() -> dict[str, Any]:
     return {
         "connection-type": "deltaforge",
@@ -147,10 +172,10 @@ def _connection_type() -> dict[str, Any]:
             "launch_backend": {
                 "label": "Drivers run",
                 "description": "local: beside the worker that starts them. standalone: on a Spark "
-                "cluster, submitted to its master.",
+                "cluster, submitted to its master. kubernetes: as pods.",
                 "schema": {
                     "type": ["string", "null"],
-                    "enum": ["local", "standalone"],
+                    "enum": ["local", "standalone", "kubernetes"],
                     "default": None,
                 },
             },
@@ -169,6 +194,7 @@ def _connection_type() -> dict[str, Any]:
                 "label": "Bearer token for it",
                 "schema": {"type": ["string", "null"], "format": "password", "default": None},
             },
+            **_kubernetes_fields(),
             "spark_conf": {
                 "label": "Spark settings of drivers",
                 "description": "Seen on command lines: no secrets.",

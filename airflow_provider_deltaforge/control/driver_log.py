@@ -37,7 +37,7 @@ def log_tail(store: Store, name: str, backend: Backend, lines: int) -> dict[str,
     record = existing(store, name).read()
     text = _file_tail(record, backend, min(lines, LINES_MAX))
     if text:
-        host = socket.gethostname()
+        host = _host_of(record)
         return {"lines": text.splitlines(), "host": host, "at_ms": None, "missing": None}
     logs = DriverLogs(store, name)
     tail = logs.tail("driver")
@@ -117,12 +117,18 @@ def keep_last_lines(store: Store, name: str, backend: Backend) -> None:
         tail = LogTail(
             driver="",
             generation=record.generation,
-            host=socket.gethostname(),
+            host=_host_of(record),
             at_ms=now_ms(),
             lines=shortened(text.splitlines()),
         )
         unchanged = Fence(names.CONTROL, name, slot.version)
         store.transact([DriverLogs(store, name).put("driver", tail)], unchanged)
+
+
+def _host_of(record: ControlRecord | None) -> str:
+    """Return where lines come from that a launch backend read: this machine, or a pod."""
+    handle = (record.handle if record is not None else None) or {}
+    return str(handle.get("pod") or socket.gethostname())
 
 
 def _file_tail(record: ControlRecord | None, backend: Backend, lines: int) -> str:

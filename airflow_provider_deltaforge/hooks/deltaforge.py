@@ -26,8 +26,6 @@ from airflow_provider_deltaforge.control.launching.backends import (
     LaunchBackends,
     require_known,
 )
-from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
-from airflow_provider_deltaforge.control.launching.standalone import StandaloneBackend
 from airflow_provider_deltaforge.control.pipelines import STOP_GRACE_S, existing
 from airflow_provider_deltaforge.control.snapshots import RequestState
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
@@ -37,6 +35,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
     SpecError,
 )
+from airflow_provider_deltaforge.hooks.backends import launch_backends
 from airflow_provider_deltaforge.sensing.json_schema import Dialect
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -112,11 +111,8 @@ class DeltaForgeHook(BaseHook):
             SpecError: an extra of the connection is wrong; the text names it.
         """
         connection = self.get_connection(self.deltaforge_conn_id)
-        return LaunchBackends(
-            LocalBackend(jobs_directory(dsn_of(connection))),
-            StandaloneBackend.from_extra(connection.extra_dejson),
-            chosen=self.launch_backend(name),
-        )
+        dsn = dsn_of(connection)
+        return launch_backends(dsn, connection.extra_dejson, self.launch_backend(name))
 
     def master(self, spark_conn_id: str | None, master: str) -> str:
         """Return the Spark master: that of a Spark connection if one is named.

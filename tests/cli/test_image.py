@@ -59,9 +59,56 @@ def test_its_worker_is_the_one_of_the_spark_that_came_with_the_package(tmp_path,
     assert "SPARK_MASTER: set it to spark://host:7077" in refused.stderr
 
 
+def test_pods_begin_with_an_entry_point_that_starts_sparks_two_roles(tmp_path, run):
+    assert run("image", tmp_path, "--host", "kubernetes")[0] == 0
+    steps = steps_of((tmp_path / "Dockerfile").read_text())
+    assert ("COPY", "--chmod=755 entrypoint.sh /opt/deltaforge/entrypoint.sh") in steps
+    assert ("ENTRYPOINT", '["/opt/deltaforge/entrypoint.sh"]') in steps
+    assert "!entrypoint.sh" in (tmp_path / ".dockerignore").read_text().splitlines()
+
+    # What stands in for tini prints what it is to run, a word a line.
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "tini").write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
+    (tools / "tini").chmod(0o755)
+    driver = started(tmp_path, tools, ["driver", "--class", "a.B", "local:///x.py"], IP="10.0.0.7")
+    assert driver[:3] == ["-s", "--", "/opt/spark-home/bin/spark-submit"]
+    assert "spark.driver.bindAddress=10.0.0.7" in driver
+    assert driver[-5:] == ["--deploy-mode", "client", "--class", "a.B", "local:///x.py"]
+
+    options = {"SPARK_JAVA_OPT_0": "-Da=1 2", "SPARK_JAVA_OPT_1": "-Db='x'"}
+    named = ("DRIVER_URL", "EXECUTOR_ID", "EXECUTOR_CORES", "APPLICATION_ID", "EXECUTOR_POD_IP")
+    more = ("RESOURCE_PROFILE_ID", "EXECUTOR_POD_NAME")
+    variables = {f"SPARK_{name}": name.lower() for name in (*named, *more)}
+    executor = started(
+        tmp_path, tools, ["executor"], **variables, **options, SPARK_EXECUTOR_MEMORY="512m"
+    )
+    assert executor[2:7] == ["java", "-Da=1 2", "-Db='x'", "-Xms512m", "-Xmx512m"]
+    flags = dict(zip(executor[-14::2], executor[-13::2], strict=True))
+    assert flags["--podName"] == "executor_pod_name"
+    assert flags["--hostname"] == "executor_pod_ip"
+    assert executor[-15].endswith(".KubernetesExecutorBackend")
+    assert started(tmp_path, tools, ["id", "-u"])[2:] == ["id", "-u"]
+
+
+def started(place, tools, words, **variables):
+    """Return what the entry point runs."""
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "SPARK_HOME": "/opt/spark-home", **variables}
+    environment["SPARK_DRIVER_BIND_ADDRESS"] = variables.get("IP", "")
+    done = subprocess.run(
+        [str(place / "entrypoint.sh"), *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--host", "yarn"], "write standalone or kubernetes"),
         (["--extras", "spark,oracle"], "there is no 'oracle'"),
         (["--extras", "kafka"], "add spark"),
         (["--wheel", __file__], "no wheel of airflow-provider-deltaforge"),

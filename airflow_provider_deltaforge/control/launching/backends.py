@@ -12,13 +12,15 @@ from airflow_provider_deltaforge.control.launching.contract import (
     JobStatus,
     LaunchSpec,
 )
+from airflow_provider_deltaforge.control.launching.kubernetes import backend as kubernetes
+from airflow_provider_deltaforge.control.launching.kubernetes.backend import KubernetesBackend
 from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from airflow_provider_deltaforge.control.launching.standalone import StandaloneBackend
 from airflow_provider_deltaforge.control.launching.threads import ThreadBackend
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 
 LOCAL = "local"
-NAMES = (LOCAL, standalone.NAME)
+NAMES = (LOCAL, standalone.NAME, kubernetes.NAME)
 
 REST_TOKEN = "DELTAFORGE_SPARK_REST_TOKEN"  # noqa: S105 - a name
 """The variable from which commands take the bearer token for the REST server of Spark's master."""
@@ -31,12 +33,14 @@ class LaunchBackends:
     Attributes:
         local: processes of this machine.
         standalone: submissions to a Spark standalone cluster.
+        kubernetes: pods of a Kubernetes cluster.
         threads: threads of this process, where it runs many pipelines.
         chosen: the name of the one that starts drivers.
     """
 
     local: LocalBackend
     standalone: StandaloneBackend = field(default_factory=StandaloneBackend)
+    kubernetes: KubernetesBackend = field(default_factory=KubernetesBackend)
     threads: ThreadBackend | None = None
     chosen: str = LOCAL
 
@@ -89,7 +93,9 @@ class LaunchBackends:
         backend = self._of(handle)
         return backend.links(handle) if backend is not None else {"driver log": "where it runs"}
 
-    def _starting(self) -> LocalBackend | StandaloneBackend:
+    def _starting(self) -> LocalBackend | StandaloneBackend | KubernetesBackend:
+        if self.chosen == kubernetes.NAME:
+            return self.kubernetes
         return self.standalone if self.chosen == standalone.NAME else self.local
 
     def _of(self, handle: Handle) -> Backend | None:
@@ -97,6 +103,7 @@ class LaunchBackends:
         by_name: Mapping[str, Backend] = {
             LOCAL: self.local,
             standalone.NAME: self.standalone,
+            kubernetes.NAME: self.kubernetes,
             threads.NAME: self.threads or ThreadBackend(self.local.directory),
         }
         return by_name.get(str(handle.get("backend", LOCAL)))

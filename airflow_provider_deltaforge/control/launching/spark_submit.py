@@ -24,7 +24,7 @@ _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]{0,3})(,[1-9][0-9]{0,3})?\])?"
     r"|spark://[^\s:/,@]+:[0-9]{1,5}(,[^\s:/,@]+:[0-9]{1,5})*"
 )
-_CLUSTERS = (("yarn", "YARN"), ("k8s://", "Kubernetes"), ("mesos://", "Mesos"))
+_CLUSTERS = (("yarn", "YARN"), ("mesos://", "Mesos"))
 _WORKS = "write local[*], local[4] or spark://host:7077, a standalone cluster (docs/airflow.md)"
 
 
@@ -38,6 +38,11 @@ def check_master(master: str, store: str) -> None:
     Raises:
         SpecError: it is refused; the text says what works.
     """
+    if master.startswith("k8s://"):
+        raise SpecError(
+            f"the Spark master {master!r} needs the launch backend `kubernetes`: set the extra "
+            "launch_backend of Airflow's connection (docs/airflow.md, 'On Kubernetes')"
+        )
     if not _MASTER.fullmatch(master):
         for prefix, cluster in _CLUSTERS:
             if master.startswith(prefix):

@@ -1,0 +1,70 @@
+"""The launch backends as a connection describes them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
+from airflow_provider_deltaforge.control.launching.kubernetes.backend import NAME, KubernetesBackend
+from airflow_provider_deltaforge.control.launching.kubernetes.cluster import ClusterAccess
+from airflow_provider_deltaforge.control.launching.kubernetes.settings import KubernetesSettings
+from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
+from airflow_provider_deltaforge.control.launching.standalone import StandaloneBackend
+from airflow_provider_deltaforge.errors import SpecError
+
+
+def launch_backends(dsn: str, extra: Mapping[str, Any], chosen: str) -> LaunchBackends:
+    """Return where drivers are started, by the backend of a name, and where they are found.
+
+    Args:
+        dsn: of the state store.
+        extra: of its connection.
+        chosen: the name of the backend that starts drivers.
+
+    Raises:
+        SpecError: a value of the extra is refused; the text names its key.
+    """
+    # Settings of drivers that are started: what is one cluster's, another may refuse.
+    found_only = {key: value for key, value in extra.items() if key != "spark_conf"}
+    is_kubernetes = chosen == NAME
+    return LaunchBackends(
+        LocalBackend(jobs_directory(dsn)),
+        StandaloneBackend.from_extra(found_only if is_kubernetes else extra),
+        kubernetes_backend(extra if is_kubernetes else found_only),
+        chosen=chosen,
+    )
+
+
+def kubernetes_backend(extra: Mapping[str, Any]) -> KubernetesBackend:
+    """Return the backend of a connection's extra; nothing is connected to.
+
+    ``kubernetes_conn_id`` names a connection of Airflow's Kubernetes provider, whose hook then
+    says how the API server is reached; ``kubernetes_context`` a context of the kubeconfig.
+
+    Raises:
+        SpecError: a value is refused; the text names its key.
+    """
+    settings = KubernetesSettings.from_extra(extra)
+    conn_id, context = extra.get("kubernetes_conn_id"), extra.get("kubernetes_context")
+    if conn_id and context:
+        raise SpecError(
+            "kubernetes_context: the connection that kubernetes_conn_id names has its own context "
+            "(cluster_context); keep one of the two"
+        )
+    if conn_id:
+        access = ClusterAccess(
+            configuration=lambda: _configuration(str(conn_id)), source=f"connection {conn_id}"
+        )
+    else:
+        access = ClusterAccess(str(context) if context else None)
+    return KubernetesBackend(settings, access)
+
+
+def _configuration(conn_id: str) -> Any:
+    try:
+        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    except ImportError:
+        raise SpecError(
+            "kubernetes_conn_id: needs Airflow's provider; install "
+            "apache-airflow-providers-cncf-kubernetes"
+        ) from None
+    return KubernetesHook(conn_id).get_conn().configuration
