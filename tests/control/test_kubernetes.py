@@ -165,7 +165,7 @@ def test_a_template_that_is_not_there_is_named():
 
 
 def test_other_backends_say_which_one_a_master_of_kubernetes_needs():
-    with pytest.raises(SpecError, match="launch backend `kubernetes`"):
+    with pytest.raises(SpecError, match="`kubernetes` does"):
         check_master(MASTER, STORE)
 
 

@@ -40,8 +40,9 @@ def check_master(master: str, store: str) -> None:
     """
     if master.startswith("k8s://"):
         raise SpecError(
-            f"the Spark master {master!r} needs the launch backend `kubernetes`: set the extra "
-            "launch_backend of Airflow's connection (docs/airflow.md, 'On Kubernetes')"
+            f"the Spark master {master!r} is refused: this launch backend does not launch drivers "
+            "on Kubernetes, `kubernetes` does; set the extra launch_backend of Airflow's "
+            "connection (docs/airflow.md, 'On Kubernetes')"
         )
     if not _MASTER.fullmatch(master):
         for prefix, cluster in _CLUSTERS:

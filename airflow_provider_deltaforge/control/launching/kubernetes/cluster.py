@@ -84,7 +84,12 @@ class ClusterAccess:
             if self.context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 config.load_incluster_config(client_configuration=configuration)
             else:
-                config.load_kube_config(context=self.context, client_configuration=configuration)
+                # The client itself reads the variable when it is imported, and not again.
+                config.load_kube_config(
+                    os.environ.get("KUBECONFIG") or None,
+                    context=self.context,
+                    client_configuration=configuration,
+                )
         except (config.ConfigException, OSError) as error:
             raise SpecError(
                 f"no Kubernetes cluster is configured here: {redacted(str(error))}; run in a pod "

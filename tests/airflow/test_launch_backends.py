@@ -1,0 +1,57 @@
+"""Which launch backend a connection chooses, and whose settings its extra holds."""
+
+import json
+
+import pytest
+
+from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
+from airflow_provider_deltaforge.provider_info import get_provider_info
+
+STORE = "postgresql://db/deltaforge"
+MASTER = "k8s://https://kubernetes.default.svc"
+
+
+@pytest.fixture
+def backends(monkeypatch):
+    """Return the backends of a connection with an extra."""
+
+    def of(**extra):
+        value = {"conn_type": "deltaforge", "host": "db", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", json.dumps(value))
+        return DeltaForgeHook().backend()
+
+    return of
+
+
+def test_settings_of_spark_are_those_of_the_backend_that_starts_drivers(backends):
+    own_secret = {"spark.kubernetes.driver.secretKeyRef.MYSQL_DSN": "shop:dsn"}
+    chosen = backends(
+        launch_backend="kubernetes", kubernetes_image="registry/df:1", spark_conf=own_secret
+    )
+    chosen.check(MASTER, STORE)
+    assert chosen.kubernetes.settings.conf == own_secret
+    assert chosen.standalone.conf == {}
+    with pytest.raises(SpecError, match="spark_conf"):  # The standalone cluster's are refused.
+        backends(launch_backend="standalone", spark_conf=own_secret)
+
+
+def test_one_way_to_the_cluster_is_named(backends):
+    assert backends(kubernetes_context="shop").kubernetes.access.context == "shop"
+    by_connection = backends(kubernetes_conn_id="shop").kubernetes.access
+    assert (by_connection.context, by_connection.source) == (None, "connection shop")
+    with pytest.raises(SpecError, match=r"kubernetes_context: .*keep one"):
+        backends(kubernetes_conn_id="shop", kubernetes_context="shop")
+
+
+def test_a_wrong_extra_is_refused_whichever_backend_is_chosen(backends):
+    with pytest.raises(SpecError, match="kubernetes_launcher"):
+        backends(kubernetes_launcher="helm")
+
+
+def test_the_form_has_every_extra_of_pods():
+    [form] = get_provider_info()["connection-types"]
+    fields = set(form["conn-fields"])
+    wanted = {"image", "namespace", "service_account", "launcher", "driver_template"}
+    wanted |= {"executor_template", "conn_id", "context"}
+    assert {f"kubernetes_{name}" for name in wanted} <= fields
