@@ -97,18 +97,17 @@ class KubernetesSettings:
                 "kubernetes_image: write the name of an image, registry.example.com/deltaforge:1; "
                 f"got {image!r}"
             )
-        templates = (
-            str(extra.get(f"kubernetes_{role}_template") or "") or None
-            for role in ("driver", "executor")
-        )
         return cls(
-            str(image) if image else None,
-            _object_name(extra, "kubernetes_namespace", plain.namespace),
-            _object_name(extra, "kubernetes_service_account", plain.service_account),
-            launcher,
-            python,
-            *templates,
-            _conf_of(extra.get("spark_conf")),
+            image=str(image) if image else None,
+            namespace=_object_name(extra, "kubernetes_namespace", plain.namespace),
+            service_account=_object_name(
+                extra, "kubernetes_service_account", plain.service_account
+            ),
+            launcher=launcher,
+            python=python,
+            driver_template=str(extra.get("kubernetes_driver_template") or "") or None,
+            executor_template=str(extra.get("kubernetes_executor_template") or "") or None,
+            conf=_conf_of(extra.get("spark_conf")),
         )
 
 
