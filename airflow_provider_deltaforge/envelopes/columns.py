@@ -176,10 +176,10 @@ def where_true(wanted: pa.BooleanArray, pieces: Sequence[Piece]) -> list[Piece]:
 
 def _choice(texts: pa.BinaryArray, numbers: int, valid: int, first: int, held: Any) -> RowTexts:
     _, offsets, data = texts.buffers()
+    begin = offsets.address + 4 * texts.offset  # A dictionary may be a slice of a longer one.
     of_null = len(texts) - 1
     return RowTexts(
-        (kernel.CHOICE, _address(data), offsets.address, numbers, valid, first, of_null),
-        (texts, held),
+        (kernel.CHOICE, _address(data), begin, numbers, valid, first, of_null), (texts, held)
     )
 
 

@@ -149,6 +149,23 @@ def test_columns_equal_a_row_by_row_rendering(name, changes, data):
     assert [text.decode() for text in texts] == expected
 
 
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_a_dictionary_may_be_a_slice_of_a_longer_one(name):
+    """As the Arrow function of a Python processor may return it."""
+    changes = [change(tx=n, tx_id=f"t{n}", source_position=b'"pos":%d' % n) for n in range(3)]
+    rows = change_rows(changes)
+    for at, column in enumerate(rows.columns):
+        if isinstance(column, pa.DictionaryArray):
+            own = column.dictionary
+            longer = pa.concat_arrays([pa.array(["before"], own.type), own]).slice(1)
+            shared = pa.DictionaryArray.from_arrays(column.indices, longer)
+            rows = rows.set_column(at, rows.schema.field(at), shared)
+
+    texts = ENVELOPES[name][0].wrap(rows, ORIGIN)
+
+    assert texts.equals(ENVELOPES[name][0].wrap(change_rows(changes), ORIGIN))
+
+
 def test_ids_of_a_slice_are_its_own():
     rows = change_rows([change(event_id=bytes([n] * 16)) for n in range(3)])
 
