@@ -111,3 +111,49 @@ def test_what_an_open_transaction_refuses_waits_for_its_end(monkeypatch):
     deliver(SourceBatch(rows.slice(2, 1), {"tx": 2}, 1))
     assert (queue.count(), quiet.acknowledged) == (3, [{"tx": 2}])
     lane._rendering.close()
+
+
+def test_a_transaction_whose_end_holds_nothing_is_stored_where_somebody_needs_it():
+    """Read again, its parts would come behind rows of a copy."""
+    pipeline = begun()
+    context = pipeline.context()
+    rows = rows_of(context)
+    lane, quiet, commits = opened(pipeline, context)
+    ahead = lane._rendering.ahead(lambda _: True)
+
+    for batch in (
+        SourceBatch(rows.slice(0, 2), None, 1, splits_transaction=True),
+        SourceBatch(rows.slice(0, 0), {"tx": 1}, 0),
+    ):
+        lane._deliver(lane._prepare(ahead, batch), quiet, commits)
+    commits.settle()
+    assert quiet.acknowledged == [{"tx": 1}]
+    lane._rendering.close()
+
+
+def test_what_waits_for_room_is_not_stored_with_the_checkpoint_in_front_of_it(monkeypatch):
+    """The lane ends meanwhile: it is refused, and stored, once more by the next one."""
+    plant(monkeypatch, picky=refusing(lambda text: b'"tx":2,' in text))
+    pipeline = begun(
+        processors="{type: planted, id: picky}",
+        journal="enabled: true, dlq: {max_entries: 3, overflow_policy: block}",
+    )
+    context = pipeline.context()
+    rows = rows_of(context)
+    queue = DeadLetterRecords(pipeline.store, pipeline.name)
+    lane, quiet, commits = opened(pipeline, context)
+    ahead = lane._rendering.ahead(lambda _: True)
+
+    def deliver(number):
+        batch = SourceBatch(rows.slice(3 * (number - 1), 3), {"tx": number}, 1)
+        lane._deliver(lane._prepare(ahead, batch), quiet, commits)
+
+    deliver(2)
+    assert (queue.count(), quiet.acknowledged) == (3, [{"tx": 2}])
+    deliver(3)
+    lane._heartbeat.ending.set()
+    deliver(2)
+    queue.purge()
+    commits.settle()
+    assert (queue.count(), quiet.acknowledged) == (0, [{"tx": 2}])
+    lane._rendering.close()

@@ -67,6 +67,9 @@ class Commits:
 
     def passed_empty(self, position: Position) -> None:
         """Note that nothing is for the sinks up to a position."""
+        if self._is_counting:  # It ends a transaction of which they were given parts.
+            self.delivered(position, self._trigger)
+            return
         self._wait(position, self._tuning.idle_checkpoint_s)
         self.tend()
 
@@ -88,8 +91,9 @@ class Commits:
         Raises:
             DeltaForgeError: what ends the lane here.
         """
-        self._trigger, self._holds_rows, self._is_counting = trigger, True, False
+        self._trigger, self._holds_rows = trigger, True
         if self._goes_well():
+            self._is_counting = False
             self._wait(position, self._tuning.checkpoint_s)
             self.tend()
         else:
@@ -134,7 +138,7 @@ class Commits:
         if not shared.retry(parts.dead_letters.awaits_room):
             return
         begun_s = time.perf_counter()
-        self._pending, self._holds_rows = None, False
+        self._pending, self._holds_rows, self._is_counting = None, False, False
         names = self._skip_list.reached(position)
         writes, ends_by = parts.source_identity.passed(position)
         writes = [*writes, *parts.tables.passed(position, self._reader)]
