@@ -395,3 +395,18 @@ def assert_stops_for_a_rewind(run, table, begun):
     wait_for("the copy", lambda: copy().settled)
     assert (copy().state, copy().reason) == ("done", None)
     assert dict.fromkeys(held_by(run), table_of(run)) == held_by(run)
+
+
+SHARDED = "sharding: {mode: hash, count: 4, key: %s}"
+
+
+def test_no_delete_goes_to_another_shard_than_its_row():
+    place = "topic: 't${shard}', key: '${after.id}', "
+    plan = Shrunk(sink=place, policy=SHARDED % "row").run().prepare()
+    assert deletes_of(plan) == []
+    assert "sink out sends to a place that the key does not name" in plan.run.notes[0]
+
+
+def test_shards_that_the_key_decides_are_deleted_from():
+    pipeline = Shrunk(sink="topic: 't${shard}', key: '${after.id}', ", policy=SHARDED % "id")
+    assert deletes_of(pipeline.run().prepare())
