@@ -6,6 +6,9 @@ import pytest
 
 from airflow_provider_deltaforge.control import sensing
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
+from airflow_provider_deltaforge.engine.lane.lane import Lane
+from airflow_provider_deltaforge.engine.snapshot.copy_window import WatchedLog
+from airflow_provider_deltaforge.engine.snapshot.schema_events import SchemaEvents
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.running import RunningLane, begun, events, run_to_the_end
 from tests.engine.scripted_run import ScriptedRun
@@ -76,6 +79,26 @@ def test_each_evolution_is_sent_once_to_every_sink_behind_the_processors():
     pipeline.want("running")
     run_to_the_end(pipeline, tx=40)
     assert len(schema_events(pipeline)) == len(known)
+
+
+def test_what_waited_when_the_log_was_opened_anew_is_sent_then():
+    pipeline, _ = evolved()
+    lane = Lane(pipeline.context(), 60.0)
+    lane._sensing.open()
+    log = WatchedLog(lane._source, {"tx": 20}, lambda batch: batch)
+    parts = (lane._context, lane._stats, lane._heartbeat, log)
+    stored = lane._sensing.evolved()
+    assert stored
+    lane._sensing._note(stored)
+
+    former = SchemaEvents(*parts, lambda: False, lane._sensing)
+    former.start()
+    wait_until(lambda: former._evolved)
+    former.close()
+
+    assert lane._sensing.evolved() == stored
+    lane._sensing.close()
+    lane._rendering.close()
 
 
 def test_sinks_can_leave_them_out_or_take_nothing_else():

@@ -92,6 +92,11 @@ class LaneSensing:
             found, self._evolved = [*self._evolved.values()], {}
         return found
 
+    def not_sent(self, records: Iterable[SensedTable]) -> None:
+        """Return what was not sent of them: the log's next opening goes on with it."""
+        with self._evolved_lock:
+            self._evolved = {record.name: record for record in records} | self._evolved
+
     def _note(self, records: Iterable[SensedTable]) -> None:
         if self._emits:
             with self._evolved_lock:

@@ -122,10 +122,12 @@ class SchemaEvents:
             self._thread.start()
 
     def close(self) -> None:
-        """End; the next lane sends what is left."""
+        """End; whoever opens the log next sends what is left."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
+        if self._sensing is not None:
+            self._sensing.not_sent([*self._evolved.values()])
 
     @property
     def _is_over(self) -> bool:
