@@ -1,10 +1,14 @@
 """Which part of a batch rows and messages are in: no two that have an order are in two."""
 
 import random
+import sys
+import threading
 
 import numpy as np
 import pytest
 
+from airflow_provider_deltaforge.engine.deliver.held_positions import PositionOwner
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkConnection
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
 from airflow_provider_deltaforge.engine.render.key_parts import parts_of_messages, parts_of_rows
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
@@ -121,3 +125,16 @@ def test_random_histories_keep_every_order(seed):
         for name in {("row", keys[row]), ("row", former[row] or keys[row]), ("message", key)}:
             together.setdefault(name, set()).add(parts[at])
     assert {name: found for name, found in together.items() if len(found) > 1} == {}
+
+
+def test_a_connection_holds_nothing_of_a_batch_that_was_written_in_parts():
+    rows = rows_of(*(event("c", key) for key in range(50)))
+    sink = MemorySink(topic="t", log="written in parts")
+    messages, _ = Renderer(sink, ORIGIN).render(rows)
+    connection = SinkConnection(sink, "orders", None, PositionOwner(), threading.Event(), 4)
+    held = sys.getrefcount(messages)
+
+    assert not connection.write(SinkBatch(messages, rows=rows)).rejections
+
+    assert sys.getrefcount(messages) == held
+    connection.close()

@@ -203,6 +203,7 @@ class SinkConnection:
         if left:
             call_in_parallel([partial(write, number) for number in left], f"sink-{self._sink.id}")
         refused = [rejection for each in self._done.values() for rejection in each]
+        self._batch, self._done = None, {}  # Nothing of it is held while waiting for the next one.
         return sorted(refused, key=lambda rejection: rejection.event_row)
 
     def holds(self, stand: StoredPosition | None, position: Position) -> tuple[str, ...] | None:
