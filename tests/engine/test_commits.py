@@ -3,11 +3,13 @@
 import time
 from types import SimpleNamespace
 
+from airflow_provider_deltaforge.engine.base import data_drift
 from airflow_provider_deltaforge.engine.base.tuning import TUNING
 from airflow_provider_deltaforge.engine.lane.commits import Commits, StoredWithCheckpoint
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.read.batcher import SourceBatch
 from airflow_provider_deltaforge.events.change import Position
+from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine.planted import plant, refusing
 from tests.engine.running import begun
@@ -156,4 +158,27 @@ def test_what_waits_for_room_is_not_stored_with_the_checkpoint_in_front_of_it(mo
     queue.purge()
     commits.settle()
     assert (queue.count(), quiet.acknowledged) == (0, [{"tx": 2}])
+    lane._rendering.close()
+
+
+def test_counts_that_come_late_take_nothing_of_an_open_transaction_with_them(monkeypatch):
+    plant(monkeypatch, picky=refusing(lambda _: True))
+    pipeline = begun(processors="{type: planted, id: picky}", journal="enabled: true")
+    context = pipeline.context()
+    rows = rows_of(context)
+    queue = DeadLetterRecords(pipeline.store, pipeline.name)
+    lane, quiet, commits = opened(pipeline, context)
+    ahead = lane._rendering.ahead(lambda _: True)
+    lane._data_drift.add([TableFindings("script.rows", "", 1, delivered=1)])
+    lane._data_drift.checkpointed([])
+    monkeypatch.setattr(data_drift, "STORE_EVERY_S", 0.0)
+    assert lane._data_drift.late_writes()
+
+    part = SourceBatch(rows.slice(0, 2), None, 1, splits_transaction=True)
+    lane._deliver(lane._prepare(ahead, part), quiet, commits)
+    commits.tend()
+    assert queue.count() == 0
+    end = SourceBatch(rows.slice(2, 1), {"tx": 1}, 1)
+    lane._deliver(lane._prepare(ahead, end), quiet, commits)
+    assert (queue.count(), lane._data_drift.late_writes()) == (3, [])
     lane._rendering.close()

@@ -109,7 +109,7 @@ class Commits:
         """Store what is due."""
         if self._pending is not None and time.monotonic() >= self._due_s:
             self._commit(self._pending)
-        elif late := self._parts.data_drift.late_writes():
+        elif not self._is_counting and (late := self._parts.data_drift.late_writes()):
             self._store(late)
             self._parts.data_drift.checkpointed(late)
 
