@@ -42,7 +42,7 @@ def test_sizes_are_the_defaults_of_airflow():
     from airflow.providers.celery.executors.default_celery import get_default_celery_config
 
     known = retrieve_configuration_description()
-    told = re.findall(r"`\[(\w+)\] (\w+)`[\w ]*\s?\((\d+)", SECTION)
+    told = re.findall(r"`\[(\w+)\] (\w+)`[\w\s]*\((\d+)", SECTION)
     assert len(told) == 4
     redis = get_default_celery_config({("celery", "broker_url"): "redis://redis:6379/0"})
     for section, option, number in told:

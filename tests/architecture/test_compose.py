@@ -144,6 +144,8 @@ def test_the_airflow_image_satisfies_the_package():
 
     assert Requirement(wanted).specifier.contains(version)
     assert f"'apache-airflow[celery]=={version}'" in dockerfile
+    [celery] = re.findall(r'"(celery<[\d.]+)"', pyproject)
+    assert f"'{celery}'" in dockerfile
     for extra in extras.split(","):
         assert f"\n{extra} = [" in pyproject, extra
     # What a document of a DAG asks of its worker's preflight.
@@ -172,6 +174,10 @@ def test_the_spark_image_is_the_one_that_the_command_writes(tmp_path):
 def test_airflow_knows_its_commands(monkeypatch):
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
     from airflow.cli.cli_parser import get_parser
+    from airflow.executors.executor_loader import ExecutorLoader
+
+    executor, _ = ExecutorLoader.import_default_executor_cls()
+    assert executor.__name__ == "CeleryExecutor"
 
     parser = get_parser()
     for service in AIRFLOW:
