@@ -41,7 +41,7 @@ with DAG(
     doc_md=__doc__,
     tags=["deltaforge", "cdc"],
 ) as dag:
-    preflight = DeltaForgePreflightOperator(task_id="preflight", document=DOCUMENT)
+    preflight = DeltaForgePreflightOperator(task_id="preflight", document=DOCUMENT, master=MASTER)
     snapshot = DeltaForgeSnapshotOperator(
         task_id="snapshot",
         document=DOCUMENT,

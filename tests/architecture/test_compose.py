@@ -261,8 +261,7 @@ def test_the_dags_are_these_and_run_on_the_cluster(tmp_path, monkeypatch):
         task.pipeline_task().backend().check(
             "spark://spark-master:7077", f"postgresql://{store['host']}/deltaforge"
         )
-        if hasattr(task, "master") and task.task_id != "preflight":
-            assert task.master == "spark://spark-master:7077", task.task_id
+        assert task.master == "spark://spark-master:7077", (task.dag_id, task.task_id)
 
 
 def test_the_connection_is_one_the_hook_can_read(monkeypatch):
