@@ -1,17 +1,20 @@
 """A MySQL or MariaDB server's own history, read by python-mysql-replication, not by our decoder."""
 
+import bisect
 import datetime
 import decimal
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pymysql
 from pymysqlreplication import BinLogStreamReader
-from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, RotateEvent
+from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, RotateEvent, XidEvent
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
+from tests.oracle.readers import NameOf
 from tests.oracle.verdict import Change
 from tests.servers.process import Server
 
@@ -25,10 +28,15 @@ def settings(server: Server) -> dict[str, Any]:
 
 def new_file(server: Server) -> str:
     """Let the server begin a new log file, and return its name."""
+    _ask(server, "FLUSH BINARY LOGS")
+    return str(_ask(server, "SHOW BINARY LOGS")[-1][0])
+
+
+def _ask(server: Server, statement: str) -> Sequence[tuple[Any, ...]]:
     with pymysql.connect(**settings(server)) as connection, connection.cursor() as cursor:
-        cursor.execute("FLUSH BINARY LOGS")
-        cursor.execute("SHOW BINARY LOGS")
-        return str(cursor.fetchall()[-1][0])
+        cursor.execute(statement)
+        found: Sequence[tuple[Any, ...]] = cursor.fetchall()
+        return found
 
 
 def history(server: Server, database: str, after: Mapping[str, Any]) -> list[Change]:
@@ -41,13 +49,59 @@ def history(server: Server, database: str, after: Mapping[str, Any]) -> list[Cha
             the start of its file, and what lies before it is left out.
     """
     last = last_number(after)
+    placed = _read(server, database, after["file"], is_mariadb="gtid_pos" in after)
+    return [change for (number, _), change in placed if number > last]
+
+
+def placed_history(server: Server, database: str, first_file: str) -> list[tuple[Any, Change]]:
+    """Return every row change of a database from a file on, each with its transaction's place.
+
+    That is the GTID's number. Without GTIDs it is the file's number and where the row event ends,
+    and ``plain_names`` names the changes.
+    """
+    [[version]] = _ask(server, "SELECT VERSION()")
+    placed = _read(server, database, first_file, is_mariadb="MariaDB" in version)
+    if any(number for (number, _), _ in placed):
+        return [(number, change) for (number, _), change in placed]
+    return [(at, change) for (_, at), change in placed]
+
+
+def plain_names(
+    placed: Sequence[tuple[Any, Change]],
+) -> tuple[list[tuple[Any, Change]], NameOf]:
+    """Return changes without GTIDs by their transaction's number, and what names events of ours.
+
+    An event says where its transaction starts, the library where a row event of it ends.
+    """
+    firsts = [place for place, change in placed if change.name[1] == 0]
+
+    def number(place: Any) -> int:
+        return bisect.bisect_right(firsts, place)
+
+    def name_of(event: dict[str, Any]) -> tuple[int, int]:
+        return number(place_of(event["source"])) + 1, event["source"]["row"]
+
+    named = [
+        (place, replace(change, name=(number(place), change.name[1]))) for place, change in placed
+    ]
+    return named, name_of
+
+
+def place_of(position: Mapping[str, Any]) -> tuple[int, int]:
+    """Return a position as a place without GTIDs."""
+    return int(position["file"].rpartition(".")[2]), int(position["pos"])
+
+
+def _read(
+    server: Server, database: str, first_file: str, *, is_mariadb: bool
+) -> list[tuple[tuple[int, Any], Change]]:
     # The rotation to this file is the last event of all that happened until now.
     end = new_file(server)
     stream = BinLogStreamReader(
         connection_settings=settings(server),
         server_id=_SERVER_ID,
-        is_mariadb="gtid_pos" in after,
-        log_file=after["file"],
+        is_mariadb=is_mariadb,
+        log_file=first_file,
         log_pos=4,
         # Without blocking the library asks MariaDB for the same log again, for ever.
         blocking=True,
@@ -55,30 +109,36 @@ def history(server: Server, database: str, after: Mapping[str, Any]) -> list[Cha
         # Other tests' tables in the same file may hold text the library cannot read; their rows
         # are only counted.
         ignore_decode_errors=True,
-        only_events=[*_ROWS, GtidEvent, MariadbGtidEvent, RotateEvent],
+        only_events=[*_ROWS, GtidEvent, MariadbGtidEvent, RotateEvent, XidEvent],
     )
     try:
         with warnings.catch_warnings():
             # The library itself still says ``db`` to the driver.
             warnings.simplefilter("ignore", DeprecationWarning)
-            return list(_changes(stream, database, last, end))
+            return list(_changes(stream, database, first_file, end))
     finally:
         stream.close()
 
 
-def _changes(stream: Any, database: str, last: int, end: str) -> Iterator[Change]:
-    """Yield the changes after transaction ``last`` until the log rotates to file ``end``."""
+def _changes(
+    stream: Any, database: str, file: str, end: str
+) -> Iterator[tuple[tuple[int, Any], Change]]:
+    """Yield the changes until the log rotates to file ``end``, with their numbers and places."""
     gtid, row = "", 0
     for event in stream:
         if isinstance(event, RotateEvent):
-            if event.next_binlog == end:
+            file = event.next_binlog
+            if file == end:
                 return
         elif isinstance(event, GtidEvent | MariadbGtidEvent):
             gtid, row = str(event.gtid), 0
+        elif isinstance(event, XidEvent):
+            gtid, row = "", 0
         else:
+            place = place_of({"file": file, "pos": stream.log_pos})
             for image in event.rows:
-                if event.schema == database and number_of(gtid) > last:
-                    yield _change(event, image, gtid, row)
+                if event.schema == database:
+                    yield (number_of(gtid), place), _change(event, image, gtid, row)
                 row += 1  # noqa: SIM113 - counts over several events
 
 
@@ -125,6 +185,9 @@ def _change(event: Any, image: Mapping[str, Any], gtid: str, row: int) -> Change
 
 
 def number_of(gtid: str) -> int:
+    """Return a GTID's number; 0 where there is none."""
+    if not gtid:
+        return 0
     return int(gtid.replace("-", ":").rsplit(":", 1)[1])
 
 

@@ -53,12 +53,17 @@ class History:
             after: a position with ``lsn``: what is committed up to it is left out.
             tables: names with their schemas, exactly those that the pipeline captures.
         """
+        begin = number(after["lsn"]) if after else 0
+        return [change for place, change in self.placed(tables) if place > begin]
+
+    def placed(self, tables: Sequence[str]) -> list[tuple[int, Change]]:
+        """Return every change of some tables, each with where its transaction's commit ends."""
         told = self._ask(
             "SELECT lsn, xid::text, data FROM pg_logical_slot_peek_changes(%s, NULL, NULL,"
             " 'skip-empty-xacts', '1')",
             self.slot,
         )
-        return list(read(told, after, tables, self.roots, self.database))
+        return list(read(told, tables, self.roots, self.database))
 
     def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         import psycopg
@@ -72,21 +77,18 @@ class History:
 
 def read(
     told: Sequence[tuple[str, str, str]],
-    after: Mapping[str, Any] | None,
     tables: Sequence[str],
     roots: Mapping[str, str],
     database: str,
-) -> Iterator[Change]:
+) -> Iterator[tuple[int, Change]]:
     """Yield the changes in lines of ``test_decoding``: (log position, transaction, text)."""
-    begin = number(after["lsn"]) if after else 0
     transaction: list[Change] = []
     for lsn, xid, text in told:
         if text.startswith("BEGIN"):
             transaction = []
         elif text.startswith("COMMIT"):
             # The line's position is where the commit record ends.
-            if number(lsn) > begin:
-                yield from transaction
+            yield from ((number(lsn), change) for change in transaction)
         else:
             for table, key, moved_from, state in _changes(text, roots):
                 if table in tables:

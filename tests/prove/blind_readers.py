@@ -91,15 +91,21 @@ def applied(events: Iterable[bytes]) -> dict[Any, Any]:
     """Return what a consumer holds that does what each event says."""
     held: dict[Any, Any] = {}
     for text in events:
-        event = json.loads(text)
-        source, row = event["source"], event["after"] or event["before"]
-        names = (source["db"], source.get("schema"), source["table"])
-        key = ".".join(name for name in names if name), row["id"]
-        if event["after"] is None:
-            held.pop(key, None)
-        else:
-            held[key] = event["after"]
+        former, key, row = keys_of(json.loads(text))
+        held.pop(former, None)
+        held.pop(key, None)
+        if row is not None:
+            held[key] = row
     return held
+
+
+def keys_of(event: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the key that an event's row had before, the one it has, and the row; None if gone."""
+    source, before, after = event["source"], event["before"], event["after"]
+    names = (source["db"], source.get("schema"), source["table"])
+    table = ".".join(name for name in names if name)
+    key = table, (after or before)["id"]
+    return ((table, before["id"]) if before else key), key, after
 
 
 def copied_twice(events: Iterable[bytes]) -> list[Any]:

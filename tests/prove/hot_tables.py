@@ -1,9 +1,10 @@
 """Two small tables that eight writers never leave alone, one of them with a key of texts."""
 
+import bisect
 import contextlib
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -11,18 +12,27 @@ import pymysql
 
 from tests.e2e import postgres_shop, shop
 from tests.oracle import mysql_history, postgres_history
+from tests.oracle.readers import NameOf
+from tests.oracle.verdict import Change
 from tests.servers.process import Server
 
 WRITERS = 8
+PLAIN = "mysql plain"
+"""MySQL without GTIDs."""
 PAUSE_S = 0.005
 """Of each writer between two transactions."""
 _KEYS = 240
 _LETTERS = "aAbBzZäÄéÉ_- .09"
 _COLLATIONS = {
     "mysql": "utf8mb4_0900_ai_ci",
+    PLAIN: "utf8mb4_0900_ai_ci",
     "mariadb": "utf8mb4_general_ci",
     "postgres": '"und-x-icu"',
 }
+_KEPT = 10
+"""One of so many keys is of a row that stays, and changes only."""
+_MOVED = 0.08
+"""How many of the changes give a row another key, which lies anywhere in the table."""
 
 
 def _text(number: int) -> str:
@@ -31,25 +41,68 @@ def _text(number: int) -> str:
     return f"{letters}{number:04}"
 
 
+class HotHistory:
+    """Every change of tables from their first row on, with the place of each in the log.
+
+    Args:
+        placed: the changes in their order, each with the place of its transaction.
+        place_of: says of a position which places lie at or before it: all up to what it returns.
+        name_of: says of an event of ours which change it is.
+    """
+
+    def __init__(
+        self,
+        placed: Sequence[tuple[Any, Change]],
+        place_of: Callable[[Mapping[str, Any]], Any],
+        name_of: NameOf,
+    ) -> None:
+        self._places = [place for place, _ in placed]
+        self.changes = [change for _, change in placed]
+        self._place_of, self.name_of = place_of, name_of
+
+    def count(self, position: Mapping[str, Any]) -> int:
+        """Return how many changes lie at or before a position."""
+        return bisect.bisect_right(self._places, self._place_of(position))
+
+
+def rows_after(changes: Iterable[Change]) -> dict[Any, Any]:
+    """Return the rows that are there after changes of tables that were empty before."""
+    rows: dict[Any, Any] = {}
+    for change in changes:
+        rows.pop(change.moved_from, None)
+        rows.pop(change.key, None)
+        if change.state is not None:
+            rows[change.key] = change.state
+    return rows
+
+
 class HotTables:
     """A database of its own in one server.
 
     Args:
-        kind: ``mysql``, ``mariadb`` or ``postgres``.
+        kind: ``mysql``, ``PLAIN``, ``mariadb`` or ``postgres``.
         server: of that kind.
         name: of the database, in small letters.
         pause_s: of each writer between two transactions.
+        moves: whether rows change their keys, too.
     """
 
-    def __init__(self, kind: str, server: Server, name: str, pause_s: float) -> None:
+    def __init__(
+        self, kind: str, server: Server, name: str, pause_s: float, *, moves: bool = False
+    ) -> None:
         self.kind, self._server, self.name, self._pause_s = kind, server, name, pause_s
+        self._moves = moves
         self.is_postgres = kind == "postgres"
         self.transactions = 0
+        self.first_file = ""
+        """Of MySQL's log, in which the tables begin."""
         self._over = threading.Event()
         self._locks = [threading.Lock() for _ in range(WRITERS)]
         self._threads: list[threading.Thread] = []
-        self._create()
+        self._create_database()
+        # It sees the first rows, too.
         self._truth = postgres_history.History(server, name) if self.is_postgres else None
+        self._create_tables()
 
     @property
     def tables(self) -> list[str]:
@@ -60,6 +113,8 @@ class HotTables:
     def settings(self) -> dict[str, Any]:
         """Of a source that captures both."""
         dsn = f"df:df-secret@{self._server.host}:{self._server.port}/"
+        if self.kind == PLAIN:  # Its views need the privilege to lock tables.
+            dsn = dsn.replace("df:df-secret", "root")
         if not self.is_postgres:
             return {"dsn": f"mysql://{dsn}", "tables": [f"{self.name}.*"]}
         names = {"publication": self.name, "slot": self.name}
@@ -102,6 +157,20 @@ class HotTables:
             return self._truth.changes(after, self.tables)
         return mysql_history.history(self._server, self.name, after)
 
+    def whole_history(self) -> "HotHistory":
+        """Return every change since the tables were made, as others read it."""
+        if self._truth is not None:
+            return HotHistory(
+                self._truth.placed(self.tables),
+                lambda position: postgres_history.number(position["lsn"]),
+                postgres_history.name_of,
+            )
+        placed = mysql_history.placed_history(self._server, self.name, self.first_file)
+        if self.kind != PLAIN:
+            return HotHistory(placed, mysql_history.last_number, mysql_history.name_of)
+        named, name_of = mysql_history.plain_names(placed)
+        return HotHistory(named, mysql_history.place_of, name_of)
+
     def rows(self) -> dict[Any, Any]:
         """Return every row as it is now."""
         if self.is_postgres:
@@ -113,8 +182,7 @@ class HotTables:
             return psycopg.connect(self._server.dsn(self.name))
         return shop.connect(self._server, self.name)
 
-    def _create(self) -> None:
-        collation = _COLLATIONS[self.kind]
+    def _create_database(self) -> None:
         if self.is_postgres:
             with psycopg.connect(self._server.dsn("postgres"), autocommit=True) as server:
                 server.execute(f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)")
@@ -123,7 +191,10 @@ class HotTables:
             with shop.connect(self._server) as server, server.cursor() as cursor:
                 cursor.execute(f"DROP DATABASE IF EXISTS {self.name}")
                 cursor.execute(f"CREATE DATABASE {self.name}")
-            mysql_history.new_file(self._server)
+            self.first_file = mysql_history.new_file(self._server)
+
+    def _create_tables(self) -> None:
+        collation = _COLLATIONS[self.kind]
         text = "text" if self.is_postgres else "varchar(20) CHARACTER SET utf8mb4"
         with self._connect() as connection, connection.cursor() as cursor:
             for name, kind in (("numbers", "bigint"), ("names", f"{text} COLLATE {collation}")):
@@ -146,15 +217,23 @@ class HotTables:
                     try:
                         for _ in range(chance.randint(1, 3)):
                             value += 1
-                            self._change(cursor, chance, chance.choice(mine), value)
+                            self._change(cursor, chance, mine, value)
                         connection.commit()
                     except pymysql.err.OperationalError:  # Gaps of other writers' rows.
                         connection.rollback()
                 self.transactions += 1
 
-    def _change(self, cursor: Any, chance: random.Random, number: int, value: int) -> None:
-        table, key = chance.choice((("numbers", number), ("names", _text(number))))
-        if chance.random() < 0.7:
+    def _change(self, cursor: Any, chance: random.Random, mine: Sequence[int], value: int) -> None:
+        table, numbers = chance.choice(("numbers", "names")), chance.choices(mine, k=2)
+        key, other = (number if table == "numbers" else _text(number) for number in numbers)
+        kind = chance.random() if numbers[0] % _KEPT else 0.5
+        if self._moves and kind < _MOVED:
+            cursor.execute(f"SELECT 1 FROM {table} WHERE id = %s", (other,))
+            if cursor.fetchone() is None:
+                cursor.execute(
+                    f"UPDATE {table} SET id = %s, v = %s WHERE id = %s", (other, value, key)
+                )
+        elif kind < 0.7:
             cursor.execute(f"UPDATE {table} SET v = %s WHERE id = %s", (value, key))
             if not cursor.rowcount:
                 cursor.execute(f"INSERT INTO {table} VALUES (%s, %s)", (key, value))

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ _STARTS: dict[str, Callable[[Path], Server]] = {
     "kafka": kafka.start,
     "mariadb": mariadb.start,
     "mysql": mysql.start,
+    "mysql_plain": partial(mysql.start, gtid=False),
     "nats": nats.start,
     "postgres": postgres.start,
     "redis": redis.start,

@@ -172,13 +172,14 @@ class ShopRun(ScriptedRun):
     def verdict(self, start: dict[str, Any], *, each_row_once: bool = False) -> list[str]:
         """Ask the oracle: every change after ``start`` had to arrive, or to show in a copy."""
         history = self.shop.history[self.shop.changes_before(start) :]
-        seen = seen_in_file(self.output, _name)
+        seen = seen_in_file(self.output, name_of)
         table = {(f"main.{name}", key): row for (name, key), row in self.shop.rows.items()}
         copied = self.snapshot != "never"
         return judge(history, seen, table if copied else None, each_row_once=each_row_once)
 
 
-def _name(event: dict[str, Any]) -> tuple[str, int]:
+def name_of(event: dict[str, Any]) -> tuple[str, int]:
+    """Return which of the shop's changes an event is."""
     if event["after"] is None:
         return "deleted", event["before"]["version"]
     return "written", event["after"]["version"]
