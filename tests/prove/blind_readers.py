@@ -20,7 +20,7 @@ from tests.e2e.exact_sources import SHOPS
 from tests.engine.scripted_run import Driver, kill
 from tests.engine.spark_kills import Victim, end_family
 from tests.oracle import mysql_history, postgres_history
-from tests.prove.hot_tables import PAUSE_S, HotTables
+from tests.prove.hot_tables import HotTables
 from tests.prove.unit import Task
 from tests.servers.process import Server
 
@@ -35,6 +35,8 @@ KILLS = (
     (CrashPoint.BATCH_RENDERED, 3),
     (CrashPoint.CHECKPOINT_STORED, 2),
 )
+_PAUSE_S = 0.03
+"""Of each writer between two transactions: all that came is read again at each moment."""
 _WHOLE = ("kafka", "redis", "nats")
 """They take chunks whole, so that no kill repeats a copied row."""
 
@@ -45,7 +47,7 @@ class HotShop:
     def __init__(self, kind: str, server: Server | None, _: float, directory: Path) -> None:
         assert server is not None
         number = int(time.time() * 1000) % 10**9
-        self.tables = HotTables(kind, server, f"blind_{number}", PAUSE_S)
+        self.tables = HotTables(kind, server, f"blind_{number}", _PAUSE_S)
         self.type = "postgres" if self.tables.is_postgres else "mysql"
         history = postgres_history if self.tables.is_postgres else mysql_history
         self.name_of = history.name_of

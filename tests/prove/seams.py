@@ -30,7 +30,9 @@ ROUND = 10
 """Seeds of one round."""
 SINGLE_SERVERS = ("mysql", "mariadb", "postgres")
 """Whose orders and readers are shown, for one of ``_RARE`` seeds."""
-BESIDE = tuple(source for source in SOURCES if source not in ("mysql replica", "postgres standby"))
+OWN = tuple(source for source in SOURCES if source not in ("mysql replica", "postgres standby"))
+"""Sources whose rows are read where the log is."""
+BESIDE = OWN
 """Sources whose copies join a stream; from another server's rows they let it wait."""
 KILLS = (
     None,
@@ -46,24 +48,24 @@ KILLS = (
 )
 _OFTEN = {*KILLS[2:5], *KILLS[7:]}
 """Crash points that a hand-over passes more than once."""
-_RARE = 20
+_FEWER = 4
+"""Copies beside a stream, and from replicas, have one of so many seeds."""
+_RARE = 40
 _LIMIT_S = 900.0
+_SECONDS = {"hand_over": 5.0, "copies": 9.0}
+"""Rough: the pool corrects them by what it sees."""
 
 
 def units(seeds: int) -> list[Unit]:
     """Return everything that is to be played."""
-    rounds = range(0, seeds, ROUND)
+    fewer = -(-seeds // _FEWER)
     return [
         *(
-            _round("hand_over", source, range(first, min(first + ROUND, seeds)))
-            for first in rounds
+            _round("hand_over", source, at)
             for source in SOURCES
+            for at in _rounds(seeds if source in OWN else fewer)
         ),
-        *(
-            _round("copies", source, range(first, min(first + ROUND, seeds)))
-            for first in rounds
-            for source in BESIDE
-        ),
+        *(_round("copies", source, at) for source in BESIDE for at in _rounds(fewer)),
         *(
             unit
             for seed in range(0, seeds, _RARE)
@@ -71,6 +73,10 @@ def units(seeds: int) -> list[Unit]:
             for unit in (_orders(source, seed), _readers(source, seed))
         ),
     ]
+
+
+def _rounds(seeds: int) -> list[range]:
+    return [range(first, min(first + ROUND, seeds)) for first in range(0, seeds, ROUND)]
 
 
 def lacking(cases: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -182,7 +188,7 @@ def _round(part: str, source: str, seeds: range) -> Unit:
         run=f"{__name__}:run",
         cases=cases,
         kind=f"{part} {source}",
-        seconds=4.0 * len(seeds),
+        seconds=_SECONDS[part] * len(seeds),
         limit_s=_LIMIT_S,
         servers=tuple(PLACES) if on_file else (*PLACES, SERVERS[source]),
     )
@@ -209,7 +215,7 @@ def _orders(source: str, seed: int) -> Unit:
         run="tests.prove.seam_orders:run",
         cases=[{"part": "orders", "source": source, "seed": seed}],
         kind="orders",
-        seconds=25,
+        seconds=60,
         limit_s=_LIMIT_S,
         servers=(source,),
     )
@@ -224,7 +230,7 @@ def _readers(source: str, seed: int) -> Unit:
         run="tests.prove.blind_readers:run",
         cases=[{**case, "kill": where.value, "crossing": crossing}],
         kind="readers",
-        seconds=30,
+        seconds=90,
         limit_s=_LIMIT_S,
         servers=(*PLACES, source),
     )
