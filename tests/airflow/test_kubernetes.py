@@ -24,13 +24,15 @@ from airflow_provider_deltaforge.control.driver_log import log_tail
 from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.contract import JobState, LaunchSpec
 from airflow_provider_deltaforge.control.launching.kubernetes.backend import KubernetesBackend
-from airflow_provider_deltaforge.control.launching.kubernetes.settings import KubernetesSettings
+from airflow_provider_deltaforge.control.launching.kubernetes.settings import (
+    JobNames,
+    KubernetesSettings,
+)
 from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.errors import AccessError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from tests.airflow.bench import context, deferred
-from tests.airflow.test_standalone import PATIENCE_S, WORKER, events_of, lines_of, parameterised
 from tests.architecture.probe import CHECKOUT
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.servers import kubernetes, postgres, spark
@@ -47,8 +49,24 @@ IMAGE = "registry.example.com/deltaforge-spark:1"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 OPERATOR_CRD = "DELTAFORGE_SPARK_OPERATOR_CRD"
+PATIENCE_S = 240.0
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
+
+
+WORKER = """
+import sys, time
+from airflow.sdk.exceptions import TaskDeferred
+from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
+from tests.airflow.bench import context
+
+task = DeltaForgeStreamOperator(task_id="stream", document="orders.yaml", master=sys.argv[1])
+try:
+    task.execute(context())
+except TaskDeferred:
+    print("deferred", flush=True)
+time.sleep(3600)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +182,7 @@ def test_what_the_api_server_keeps_of_a_pod_is_its_status(
 def test_a_secret_whose_submission_died_is_swept(plane, backend):
     first = job_of(plane, "swept", 1)
     cluster = backend.access.cluster()
-    names = kubernetes_names(first)
+    names = JobNames.of(first)
     orphan = cluster.create_secret(NAMESPACE, names.job, names.labels(), {"A": SECRET})
     handle = backend.submit(replace(first, generation=2))
     assert plane.ask("GET", f"{SECRETS}/{orphan}") is None
@@ -218,7 +236,7 @@ def test_a_driver_by_the_spark_operator(plane, backend):
     job = job_of(plane, "operated")
     with pytest.raises(SpecError, match="SparkApplication"):
         operated.submit(job)
-    assert own_secrets(plane, {"name": kubernetes_names(job).job}) == []
+    assert own_secrets(plane, {"name": JobNames.of(job).job}) == []
     crd = yaml.safe_load(Path(definition).read_text())
     plane.apply(crd, "Ignore")
     path = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{NAMESPACE}/sparkapplications"
@@ -422,10 +440,17 @@ def launched_and_gone(directory, plane, node, kubeconfig, connection, run):
         shutil.rmtree(directory)
 
 
-def kubernetes_names(job):
-    from airflow_provider_deltaforge.control.launching.kubernetes.settings import JobNames
+def parameterised(run):
+    return run.document.replace(f'"{run.directory}/out.jsonl"', '"${OUTPUT}/out.jsonl"')
 
-    return JobNames.of(job)
+
+def events_of(run):
+    progress = run.control.progress()
+    return progress.events if progress else 0
+
+
+def lines_of(run):
+    return run.output.read_bytes().count(b"\n") if run.output.exists() else 0
 
 
 def pod_named(plane, name):

@@ -145,14 +145,14 @@ class KubernetesBackend:
         try:
             cluster = self.access.cluster()
             server = cluster.identity["server"]
-            if time.monotonic() < _away_until.get(server, 0.0):
-                return JobStatus(JobState.UNKNOWN)
             if not cluster.is_same(handle.get("cluster") or {}):
                 return JobStatus(
                     JobState.UNKNOWN, detail=f"its cluster is not {server}, which is known here"
                 )
         except SpecError as error:
             return JobStatus(JobState.UNKNOWN, detail=str(error))
+        if time.monotonic() < _away_until.get(server, 0.0):
+            return JobStatus(JobState.UNKNOWN)
         try:
             return self._status(cluster, handle)
         except AccessError as error:

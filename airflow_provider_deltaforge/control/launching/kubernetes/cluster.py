@@ -64,8 +64,10 @@ class ClusterAccess:
         if configuration is None or time.monotonic() - made_at > _CLIENT_LIFE_S:
             configuration = self._read()
             _configurations[key] = (time.monotonic(), configuration)
+        configuration = copy(configuration)
+        # Whoever asks has a way to go on without an answer, and a page does not wait four times.
+        configuration.retries = False
         if server is not None:
-            configuration = copy(configuration)
             configuration.host = server
         return KubernetesCluster(configuration)
 
