@@ -32,6 +32,7 @@ COMPOSE = read()
 SERVICES = COMPOSE.services
 AIRFLOW = [service for name, service in SERVICES.items() if name.startswith("airflow-")]
 OURS = [service for service in SERVICES.values() if service.image == "deltaforge-spark:local"]
+_EXECUTOR = "AIRFLOW__CORE__EXECUTOR"
 # What listens where: the defaults of the servers, or what their settings in the file say.
 LISTENS = {
     "mysql": {3306},
@@ -172,12 +173,11 @@ def test_the_spark_image_is_the_one_that_the_command_writes(tmp_path):
 
 
 def test_airflow_knows_its_commands(monkeypatch):
-    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
+    monkeypatch.setenv(_EXECUTOR, "CeleryExecutor")
     from airflow.cli.cli_parser import get_parser
-    from airflow.executors.executor_loader import ExecutorLoader
+    from airflow.providers.celery.executors.celery_executor import CeleryExecutor
 
-    executor, _ = ExecutorLoader.import_default_executor_cls()
-    assert executor.__name__ == "CeleryExecutor"
+    assert CeleryExecutor.__name__ == SERVICES["airflow-worker"].environment[_EXECUTOR]
 
     parser = get_parser()
     for service in AIRFLOW:
