@@ -257,7 +257,7 @@ def test_a_driver_by_the_spark_operator(plane, backend):
 
     failed = {"state": "SUBMISSION_FAILED", "errorMessage": "no such image"}
     said = {"status": {"applicationState": failed, "driverInfo": {}}}
-    plane.ask("PATCH", f"{path}/{handle['name']}", said, MERGE)
+    plane.ask("PATCH", f"{path}/{handle['name']}/status", said, MERGE)
     ended = operated.status(handle)
     assert ended.state is JobState.ENDED
     assert "SUBMISSION_FAILED (no such image)" in str(ended.detail)

@@ -41,8 +41,8 @@ def check_master(master: str, store: str) -> None:
     if master.startswith("k8s://"):
         raise SpecError(
             f"the Spark master {master!r} is refused: this launch backend does not launch drivers "
-            "on Kubernetes, `kubernetes` does; set the extra launch_backend of Airflow's "
-            "connection (docs/airflow.md, 'On Kubernetes')"
+            "on Kubernetes, `kubernetes` does, which the extra launch_backend of Airflow's "
+            f"connection names (docs/airflow.md, 'On Kubernetes'); {_WORKS}"
         )
     if not _MASTER.fullmatch(master):
         for prefix, cluster in _CLUSTERS:

@@ -76,13 +76,13 @@ def waiting(pod: Pod) -> str | None:
     status = pod.get("status") or {}
     if status.get("phase", "Pending") != "Pending":
         return None
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return f"no node takes it ({_words(condition)})"
     containers = [*(status.get("initContainerStatuses") or ()), *_containers(pod)]
     held = [state for state in map(_waiting_state, containers) if state]
     for container, state in sorted(held, key=lambda pair: pair[1]["reason"] in _PREPARES):
         return _container_waits(container, state)
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"no node takes it ({_words(condition)})"
     return "waits for a node" if not pod.get("spec", {}).get("nodeName") else "its node prepares it"
 
 
