@@ -158,20 +158,7 @@ def image(
         raise SpecError(f"--host: write {' or '.join(_HOSTS)}; got {host!r}")
     if wheel is not None and not wheel.name.startswith("airflow_provider_deltaforge-"):
         raise SpecError(f"--wheel: {wheel.name} is no wheel of {_PACKAGE}")
-    words = {
-        key: text.replace("{version}", __version__).replace("{python}", _PYTHON)
-        for key, text in _HOSTS[host].items()
-    }
-    text = _DOCKERFILE.format(
-        version=__version__,
-        **words,
-        base=base or f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim-bookworm",
-        install=_install(wheel, wanted),
-        kernels=" \\\n    && ".join(
-            f"{_PYTHON} -m airflow_provider_deltaforge.{room}.precompile" for room in _KERNELS
-        ),
-        python=_PYTHON,
-    )
+    text = _dockerfile(host, base, _install(wheel, wanted))
     entry = {"entrypoint.sh": _ENTRYPOINT} if host == "kubernetes" else {}
     copied = [wheel.name] if wheel is not None else []
     ignored = _IGNORED.format(more="".join(f"!{name}\n" for name in (*copied, *entry)))
@@ -192,6 +179,23 @@ def image(
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(rich_help_panel="Running pipelines")(image)
+
+
+def _dockerfile(host: str, base: str | None, install: str) -> str:
+    words = {
+        key: text.replace("{version}", __version__).replace("{python}", _PYTHON)
+        for key, text in _HOSTS[host].items()
+    }
+    return _DOCKERFILE.format(
+        version=__version__,
+        **words,
+        base=base or f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim-bookworm",
+        install=install,
+        kernels=" \\\n    && ".join(
+            f"{_PYTHON} -m airflow_provider_deltaforge.{room}.precompile" for room in _KERNELS
+        ),
+        python=_PYTHON,
+    )
 
 
 def _known(extras: str) -> str:
