@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Mapping
 from importlib.metadata import metadata
 from pathlib import Path
 from typing import Annotated
@@ -154,11 +155,18 @@ def image(
     See docs/airflow.md.
     """
     wanted = _known(extras)
-    if host not in _HOSTS:
-        raise SpecError(f"--host: write {' or '.join(_HOSTS)}; got {host!r}")
     if wheel is not None and not wheel.name.startswith("airflow_provider_deltaforge-"):
         raise SpecError(f"--wheel: {wheel.name} is no wheel of {_PACKAGE}")
-    text = _dockerfile(host, base, _install(wheel, wanted))
+    text = _DOCKERFILE.format(
+        version=__version__,
+        **_words(host),
+        base=base or f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim-bookworm",
+        install=_install(wheel, wanted),
+        kernels=" \\\n    && ".join(
+            f"{_PYTHON} -m airflow_provider_deltaforge.{room}.precompile" for room in _KERNELS
+        ),
+        python=_PYTHON,
+    )
     entry = {"entrypoint.sh": _ENTRYPOINT} if host == "kubernetes" else {}
     copied = [wheel.name] if wheel is not None else []
     ignored = _IGNORED.format(more="".join(f"!{name}\n" for name in (*copied, *entry)))
@@ -169,8 +177,8 @@ def image(
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (directory / name).write_text(content)
-    for name in entry:
-        (directory / name).chmod(0o755)
+        if name in entry:
+            (directory / name).chmod(0o755)
     if wheel is not None and wheel.resolve().parent != directory.resolve():
         shutil.copy(wheel, directory / wheel.name)
     out.print(f"docker build -t deltaforge-spark:{__version__} {directory}", highlight=False)
@@ -179,23 +187,6 @@ def image(
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(rich_help_panel="Running pipelines")(image)
-
-
-def _dockerfile(host: str, base: str | None, install: str) -> str:
-    words = {
-        key: text.replace("{version}", __version__).replace("{python}", _PYTHON)
-        for key, text in _HOSTS[host].items()
-    }
-    return _DOCKERFILE.format(
-        version=__version__,
-        **words,
-        base=base or f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim-bookworm",
-        install=install,
-        kernels=" \\\n    && ".join(
-            f"{_PYTHON} -m airflow_provider_deltaforge.{room}.precompile" for room in _KERNELS
-        ),
-        python=_PYTHON,
-    )
 
 
 def _known(extras: str) -> str:
@@ -212,6 +203,20 @@ def _known(extras: str) -> str:
     if "spark" not in wanted:
         raise SpecError("--extras: add spark: what the image runs is a Spark worker")
     return ",".join(wanted)
+
+
+def _words(host: str) -> Mapping[str, str]:
+    """Return what a Dockerfile says of those who run it.
+
+    Raises:
+        SpecError: there is no such host.
+    """
+    if host not in _HOSTS:
+        raise SpecError(f"--host: write {' or '.join(_HOSTS)}; got {host!r}")
+    return {
+        key: text.replace("{version}", __version__).replace("{python}", _PYTHON)
+        for key, text in _HOSTS[host].items()
+    }
 
 
 def _install(wheel: Path | None, extras: str) -> str:

@@ -2,25 +2,18 @@
 
 Long, and only where DELTAFORGE_KUBERNETES names the programs of a Kubernetes release; without
 them it fails, it is not skipped. There is no kubelet: pods stay as the scheduler leaves them, or
-as the test says, or ``tests.servers.played_kubelet`` runs them as processes of this machine.
+as the test says.
 """
 
 import json
 import os
-import secrets
-import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pytest
 import yaml
 from airflow.models import Connection
 
-from airflow_provider_deltaforge.control.driver_log import log_tail
 from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.contract import JobState, LaunchSpec
 from airflow_provider_deltaforge.control.launching.kubernetes.backend import KubernetesBackend
@@ -31,80 +24,18 @@ from airflow_provider_deltaforge.control.launching.kubernetes.settings import (
 from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.errors import AccessError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
-from tests.airflow.bench import context, deferred
-from tests.airflow.kubernetes_cluster import (
-    NAMESPACE,
-    SECRET,
-    SECRETS,
-    delete,
-    holders_of_the_secret,
-    image_of_this_machine,
-    is_driver_jvm,
-    leaked,
-    left_behind,
-    own_secrets,
-    play,
-    pod_named,
-    processes,
-)
-from tests.architecture.probe import CHECKOUT
-from tests.engine.scripted_run import NAME, ScriptedRun
-from tests.servers import kubernetes, postgres
-from tests.servers.played_kubelet import PlayedKubelet
+from tests.airflow.pods import IMAGE, NAMESPACE, SECRET, leaked
 from tests.servers.process import HOST
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 STORE = f"postgresql://df:{SECRET}@{HOST}:9/deltaforge"
-IMAGE = "registry.example.com/deltaforge-spark:1"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 OPERATOR_CRD = "DELTAFORGE_SPARK_OPERATOR_CRD"
-PATIENCE_S = 240.0
+STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
-
-
-WORKER = """
-import sys, time
-from airflow.sdk.exceptions import TaskDeferred
-from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
-from tests.airflow.bench import context
-
-task = DeltaForgeStreamOperator(task_id="stream", document="orders.yaml", master=sys.argv[1])
-try:
-    task.execute(context())
-except TaskDeferred:
-    print("deferred", flush=True)
-time.sleep(3600)
-"""
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory):
-    """A cluster with our manifests, and the namespace and accounts of Airflow's chart."""
-    running = kubernetes.start(tmp_path_factory.mktemp("kubernetes") / "plane")
-    try:
-        airflow = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "airflow"}}
-        running.apply(airflow)
-        for account in ("worker", "triggerer", "api-server"):
-            metadata = {"name": f"airflow-{account}", "namespace": "airflow"}
-            running.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
-        for name in ("drivers.yaml", "launchers.yaml"):
-            text = (CHECKOUT / "docs" / "kubernetes" / name).read_text()
-            for document in yaml.safe_load_all(text):
-                running.apply(document)
-        yield running
-    finally:
-        running.stop()
-
-
-@pytest.fixture
-def worker(plane, tmp_path, monkeypatch):
-    """This process as a pod of Airflow's workers, to the API server."""
-    place = plane.kubeconfig(tmp_path / "kubeconfig", "airflow", "airflow-worker")
-    monkeypatch.setenv("KUBECONFIG", str(place))
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    return place
 
 
 @pytest.fixture
@@ -278,168 +209,39 @@ def test_a_driver_by_the_spark_operator(plane, backend):
     wait_for("the garbage collector", lambda: own_secrets(plane, handle) == [], 120)
 
 
-# A stream that really runs: the played kubelet starts what the pods say as processes.
+def pod_named(plane, name):
+    return plane.ask("GET", f"{PODS}/{name}")
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory):
-    return image_of_this_machine(tmp_path_factory.mktemp("image"))
+def own_secrets(plane, handle):
+    path = f"{SECRETS}?labelSelector=deltaforge/job={handle['name']}"
+    return plane.ask("GET", path)["items"]
 
 
-@pytest.fixture(scope="module")
-def node(plane, image, tmp_path_factory):
-    assert kubernetes.unshares(), "the played kubelet needs mount namespaces: run as root"
-    assert shutil.which("tini"), "apt-get install tini"
-    kubelet = PlayedKubelet(plane, tmp_path_factory.mktemp("node"), {IMAGE: image}).start()
-    yield kubelet
-    kubelet.stop()
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    server = postgres.start(tmp_path_factory.mktemp("store"))
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def run(store, plane, tmp_path):
-    name = f"state_{secrets.token_hex(4)}"
-    with psycopg.connect(store.dsn("postgres"), autocommit=True) as administration:
-        administration.execute(f"CREATE DATABASE {name}")
-    output = tmp_path / "output"
-    output.mkdir()
-    dsn = f"postgresql://postgres:{SECRET}@{HOST}:{store.port}/{name}"
-    made = ScriptedRun(output, master=f"k8s://{plane.url}", transactions=0, rate=100, dsn=dsn)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def connection(plane, store, run):
-    """The connection as every host of Airflow has it."""
-    local = "spark.kubernetes.{}.volumes.emptyDir.spark-local-dir-1.mount.path"
-    extra = {
-        "launch_backend": "kubernetes",
-        "kubernetes_image": IMAGE,
-        "kubernetes_namespace": NAMESPACE,
-        "spark_conf": {
-            # What a cluster's own name service would say, and a writable place of the pod.
-            "spark.kubernetes.driver.master": plane.url,
-            "spark.kubernetes.executor.useDriverPodIP": True,
-            **{local.format(role): "/opt/local" for role in ("driver", "executor")},
-        },
+def play(plane, pod, phase, state):
+    """Write what a kubelet would write."""
+    container = pod["spec"]["containers"][0]
+    status = {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": state,
     }
-    login = {"login": "postgres", "password": SECRET, "host": HOST, "port": store.port}
-    schema = run.dsn.rpartition("/")[2]
-    return json.dumps({"conn_type": "deltaforge", "schema": schema, **login, "extra": extra})
+    body = {"status": {"phase": phase, "containerStatuses": [status]}}
+    plane.ask("PATCH", f"{PODS}/{pod['metadata']['name']}/status", body, STRATEGIC)
 
 
-def test_a_stream_outlives_its_worker_and_is_adopted_restarted_stopped(
-    plane, node, worker, connection, run, tmp_path, monkeypatch
-):
-    start, first = run.begin(), tmp_path / "first"
-    launched_and_gone(first, plane, node, worker, connection, run)
-    record, at = run.control.read(), lines_of(run)
-    wait_for("the stream without its launcher", lambda: lines_of(run) > at + 300, PATIENCE_S)
-    assert not first.exists()
-
-    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", connection)
-    monkeypatch.delenv("DELTAFORGE_JOBS", raising=False)
-    (tmp_path / "second.yaml").write_text(parameterised(run))
-    monkeypatch.setenv("OUTPUT", str(run.directory))
-    task = DeltaForgeStreamOperator(
-        task_id="stream", document=str(tmp_path / "second.yaml"), master=run.master
-    )
-    attempt = context(2)
-    trigger = deferred(lambda: task.execute(attempt))
-    adopted = run.control.read()
-    assert (adopted.generation, adopted.handle) == (record.generation, record.handle)
-    assert trigger.look()[0] is None
-    hook = DeltaForgeHook()
-    assert hook.get_status(NAME).status == "running"
-    log = log_tail(run.store, NAME, hook.backend(), 50)
-    assert log["lines"]
-    assert log["host"] == adopted.handle["pod"]
-    assert leaked(plane, node) == []
-    assert holders_of_the_secret(node) == {"jvm", "driver", "executor"}
-
-    [jvm] = [pid for pid in processes(node) if is_driver_jvm(pid)]
-    os.kill(jvm, signal.SIGKILL)
-    wait_for("the death", lambda: trigger.look()[0] is not None, PATIENCE_S)
-    event = trigger.look()[0].payload
-    assert event["event"] == "ended"
-    waiting = deferred(lambda: task.execute_complete(attempt, event))
-    again = {**waiting.watch, "event": "resubmit"}
-    deferred(lambda: task.execute_complete(attempt, again))
-    restarted = run.control.read()
-    assert restarted.generation == record.generation
-    assert restarted.handle["uid"] != record.handle["uid"]
-    wait_for("the stream again", lambda: hook.get_status(NAME).is_ready, PATIENCE_S)
-    at = lines_of(run)
-    wait_for("more events", lambda: lines_of(run) > at + 300, PATIENCE_S)
-
-    hook.stop(NAME)
-
-    backends = hook.backend()
-    wait_for("its end", lambda: backends.status(restarted.handle).state is JobState.ENDED, 60)
-    assert backends.status(restarted.handle).exit_code == 0
-    run.close_log()
-    assert run.judge(start) == []
-    assert leaked(plane, node) == []
+def delete(plane, name):
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+    plane.ask("DELETE", f"{PODS}/{name}", options)
 
 
-def launched_and_gone(directory, plane, node, kubeconfig, connection, run):
-    """Launch from a worker of Airflow that dies, and whose directory goes, once it streams."""
-    directory.mkdir()
-    (directory / "orders.yaml").write_text(parameterised(run))
-    names = ("PATH", "LANG", "JAVA_HOME")
-    environment = {
-        **{name: os.environ[name] for name in names if name in os.environ},
-        "HOME": str(directory),
-        "TMPDIR": str(directory),
-        "AIRFLOW_HOME": str(directory / "airflow"),
-        "AIRFLOW_CONN_DELTAFORGE_DEFAULT": connection,
-        "AIRFLOW__CORE__EXECUTOR": "KubernetesExecutor",
-        "KUBECONFIG": str(kubeconfig),
-        "PYTHONPATH": str(CHECKOUT),
-        "OUTPUT": str(run.directory),
-    }
-    log = directory / "log"
-    with log.open("wb") as output:
-        worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER, run.master],
-            cwd=directory,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        wait_for(
-            "the launch",
-            lambda: "deferred" in log.read_text() or worker.poll() is not None,
-            PATIENCE_S,
-        )
-        assert worker.poll() is None, log.read_text()[-3000:]
-        wait_for("the stream", lambda: events_of(run) > 300, PATIENCE_S)
-    except AssertionError as error:
-        outputs = [pod.log.read_text()[-3000:] for pod in node.runs.values()]
-        raise AssertionError("\n".join([str(error), *outputs])) from error
-    finally:
-        os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
-        shutil.rmtree(directory)
-
-
-def parameterised(run):
-    return run.document.replace(f'"{run.directory}/out.jsonl"', '"${OUTPUT}/out.jsonl"')
-
-
-def events_of(run):
-    progress = run.control.progress()
-    return progress.events if progress else 0
-
-
-def lines_of(run):
-    return run.output.read_bytes().count(b"\n") if run.output.exists() else 0
+def left_behind(plane):
+    """Return what is left in the namespace of what Spark and we made for drivers of `orders`."""
+    found = []
+    for kind in ("pods", "secrets", "configmaps", "services"):
+        items = plane.ask("GET", f"/api/v1/namespaces/{NAMESPACE}/{kind}")["items"]
+        found += [f"{kind}/{item['metadata']['name']}" for item in items]
+    return [name for name in found if "df-orders" in name or "spark-" in name]

@@ -44,8 +44,6 @@ _NAMES = {"FILE": "orders.yaml", "shop.orders": "main.orders"}
 _NOT_RUN = {
     r"run .*": "stays: the first page, the incidents, docs/plugins.md",
     r"serve.*": "stays: tests/api",
-    r"fleet .*": "stays: tests/e2e/test_fleet.py",
-    r"image .*": "writes files for an image: tests/cli/test_image.py",
     r"status --watch": "stays",
     r"dlq (peek|ack) .*": "run by the first page and the incidents",
     r".*--store .*": "names a store elsewhere",
@@ -57,6 +55,7 @@ _NOT_RUN = {
     r"verify orders --tables .*": "names a sink that the pipeline here has not: tests/cli",
     r"token create (ann|ops) .*": "one of several alike",
     r"rewind .*": "needs delivered changes, and servers with such places: tests/engine, tests/cli",
+    r"image .*": "tests/cli/test_image.py",
     r"archive .*": "needs an archive of the log: tests/cli",
     r"sinks (give-up|resume|adopt) .*": "needs a sink that is not waited for: tests/cli",
 }

@@ -131,6 +131,8 @@ class PlayedKubelet:
             words = f"no image {container['image']} is played here"
             self._wait(pod, container, "ErrImagePull", words)
             return
+        if not self._mountable(pod):
+            return  # Spark makes the settings after the pod: a kubelet waits for them.
         place = self.directory / metadata["uid"]
         ip = f"127.1.0.{len(self.runs) + 1}"
         try:
@@ -155,6 +157,15 @@ class PlayedKubelet:
             )
         self.runs[metadata["uid"]] = run = Run(process, log, ip)
         self._report(pod, run)
+
+    def _mountable(self, pod: dict[str, Any]) -> bool:
+        base = f"/api/v1/namespaces/{pod['metadata']['namespace']}/configmaps"
+        names = [
+            volume["configMap"]["name"]
+            for volume in pod["spec"].get("volumes") or ()
+            if "configMap" in volume
+        ]
+        return all(self.plane.ask("GET", f"{base}/{name}") is not None for name in names)
 
     def _environment(self, pod: dict[str, Any], container: dict[str, Any], ip: str) -> dict:
         namespace = pod["metadata"]["namespace"]
