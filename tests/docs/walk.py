@@ -44,6 +44,7 @@ _NAMES = {"FILE": "orders.yaml", "shop.orders": "main.orders"}
 _NOT_RUN = {
     r"run .*": "stays: the first page, the incidents, docs/plugins.md",
     r"serve.*": "stays: tests/api",
+    r"fleet .*": "stays: tests/e2e/test_fleet.py",
     r"status --watch": "stays",
     r"dlq (peek|ack) .*": "run by the first page and the incidents",
     r".*--store .*": "names a store elsewhere",
