@@ -8,8 +8,6 @@ stops it.
 import json
 import os
 import re
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +15,6 @@ import time
 import urllib.request
 from pathlib import Path
 
-import psutil
-import psycopg
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -27,8 +23,19 @@ from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
+from tests.airflow import clusters
 from tests.airflow.bench import context, deferred
-from tests.architecture.probe import CHECKOUT
+from tests.airflow.clusters import (
+    PATIENCE_S,
+    SECRET,
+    content,
+    cwd_below,
+    events_of,
+    killed_and_restarted,
+    launched_and_gone,
+    lines_of,
+    parameterised,
+)
 from tests.control.bench import DOCUMENT as BENCH_DOCUMENT
 from tests.engine.scripted_run import DOCUMENT, NAME, ScriptedRun
 from tests.servers import postgres, spark
@@ -37,42 +44,10 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
-SECRET = "planted-5e2d7b"
-PATIENCE_S = 240.0
-
-WORKER = """
-import sys, time
-from airflow.sdk.exceptions import TaskDeferred
-from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
-from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
-from tests.airflow.bench import context
-
-task = DeltaForgeStreamOperator(task_id="stream", document="orders.yaml", master=sys.argv[1])
-try:
-    task.execute(context())
-except TaskDeferred:
-    print("deferred", flush=True)
-time.sleep(3600)
-"""
-
 
 @pytest.fixture(scope="module")
 def cluster_python(tmp_path_factory):
-    """The interpreter of an environment that has the wheel, and of ours what the wheel needs."""
-    place = tmp_path_factory.mktemp("opt")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
-    subprocess.run(build, check=True, cwd=CHECKOUT, capture_output=True)
-    [wheel] = place.glob("*.whl")
-    home = place / "deltaforge"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-    python = home / "bin" / "python"
-    install = ["install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
-    [site] = home.glob("lib/python*/site-packages")
-    # A line of a .pth file is a path, and the .pth files there are not read: nor is our checkout.
-    ours = next(Path(entry) for entry in sys.path if entry.endswith("site-packages"))
-    (site / "dependencies.pth").write_text(f"{ours}\n")
-    return python
+    return clusters.cluster_python(tmp_path_factory.mktemp("opt"))
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +73,7 @@ def host(directory):
 
 @pytest.fixture
 def database(store):
-    """An empty database for one test's state."""
-    name = f"state_{secrets.token_hex(4)}"
-    with psycopg.connect(store.dsn("postgres"), autocommit=True) as administration:
-        administration.execute(f"CREATE DATABASE {name}")
-    return f"postgresql://postgres:{SECRET}@{HOST}:{store.port}/{name}"
+    return clusters.database(store)
 
 
 @pytest.fixture
@@ -140,7 +111,7 @@ def test_a_stream_outlives_the_worker_that_launched_it(
     cluster, connection, run, tmp_path, monkeypatch
 ):
     start, first = run.begin(), tmp_path / "first"
-    launched_and_gone(first, cluster, connection, run)
+    launched_and_gone(first, cluster.url, connection, run, printed=lambda: driver_output(cluster))
     events = events_of(run)
     record = run.control.read()
     wait_for("the stream without its launcher", lambda: events_of(run) > events + 300, PATIENCE_S)
@@ -173,7 +144,9 @@ def test_a_stream_outlives_the_worker_that_launched_it(
     assert leaks == []
     assert holders_of_the_secret(cluster) == {"jvm", "driver", "executor"}
 
-    restarted = killed_and_restarted(cluster, run, task, trigger, attempt)
+    restarted = killed_and_restarted(
+        lambda: kill_driver(cluster), "submission_id", run, task, trigger, attempt
+    )
 
     hook.stop(NAME)
 
@@ -292,93 +265,6 @@ def test_a_stream_goes_on_when_its_host_is_lost(
         spare.stop(10)
 
 
-def launched_and_gone(directory, cluster, connection, run):
-    """Launch from a worker of Airflow that dies, and whose directory goes, once it streams."""
-    directory.mkdir()
-    (directory / "orders.yaml").write_text(parameterised(run))
-    bare = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-    environment = {
-        **bare,
-        "HOME": str(directory),
-        "TMPDIR": str(directory),
-        "AIRFLOW_HOME": str(directory / "airflow"),
-        "AIRFLOW_CONN_DELTAFORGE_DEFAULT": connection,
-        "AIRFLOW__CORE__EXECUTOR": "KubernetesExecutor",
-        "PYTHONPATH": str(CHECKOUT),
-        "OUTPUT": str(run.directory),  # Named by the document, and known to nobody on the cluster.
-    }
-    with (directory / "log").open("wb") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER, cluster.url],
-            cwd=directory,
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        told = directory / "log"
-        wait_for(
-            "the launch",
-            lambda: "deferred" in told.read_text() or worker.poll() is not None,
-            PATIENCE_S,
-        )
-        assert worker.poll() is None, told.read_text()[-3000:]
-        wait_for("the stream", lambda: events_of(run) > 300, PATIENCE_S)
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{driver_output(cluster)}") from error
-    finally:
-        os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
-        shutil.rmtree(directory)
-
-
-def killed_and_restarted(cluster, run, task, trigger, attempt):
-    """Kill the driver; the trigger sees it, and the task starts another one."""
-    record = run.control.read()
-    kill_driver(cluster)
-    wait_for("the death", lambda: trigger.look()[0] is not None, PATIENCE_S)
-    event = trigger.look()[0].payload
-    assert (event["event"], event["exit_code"]) == ("ended", None)
-    waiting = deferred(lambda: task.execute_complete(attempt, event))
-    assert waiting.resubmit_at_ms is not None
-    again = {**waiting.watch, "event": "resubmit"}
-    deferred(lambda: task.execute_complete(attempt, again))
-    restarted = run.control.read()
-    assert restarted.generation == record.generation
-    assert restarted.handle["submission_id"] != record.handle["submission_id"]
-    wait_for("the stream again", lambda: DeltaForgeHook().get_status(NAME).is_ready, PATIENCE_S)
-    at = lines_of(run)
-    wait_for("more events", lambda: lines_of(run) > at + 300, PATIENCE_S)
-    return restarted
-
-
-def parameterised(run):
-    return run.document.replace(f'"{run.directory}/out.jsonl"', '"${OUTPUT}/out.jsonl"')
-
-
-def events_of(run):
-    progress = run.control.progress()
-    return progress.events if progress else 0
-
-
-def lines_of(run):
-    return run.output.read_bytes().count(b"\n") if run.output.exists() else 0
-
-
-def cwd_below(directory):
-    """Return the processes that work in a directory."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            place = process.cwd()
-        except psutil.Error:
-            continue
-        if place.startswith(str(directory)):
-            found.append(process.pid)
-    return found
-
-
 def driver_output(cluster):
     outputs = sorted(cluster.worker.directory.glob("work/driver-*/std*"))
     return "\n".join(f"{path}:\n{path.read_text()[-3000:]}" for path in outputs)
@@ -433,13 +319,6 @@ def leaked(cluster, events, handle):
 
 def driver_id(handle):
     return handle["submission_id"]
-
-
-def content(path):
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
 
 
 def pages(cluster):

@@ -6,16 +6,22 @@ of the same cluster. Nothing of the submitter's host is needed from then on: the
 the control record is all that another host needs to find the driver again.
 """
 
-import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
 
+from airflow_provider_deltaforge.control.launching.cluster import (
+    AWAY_S,
+    exchange,
+    first_lines,
+    require_postgres,
+    spark_conf,
+    urls_of,
+    words_of,
+)
 from airflow_provider_deltaforge.control.launching.contract import (
     Handle,
     JobState,
@@ -30,14 +36,11 @@ from airflow_provider_deltaforge.storage.location import (
     JOB,
     StoreLocation,
 )
-from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 NAME = "standalone"
 
 _SUBMISSIONS = "/v1/submissions/"
 _REST_PORT = 6066
-_TIMEOUT_S = 5.0
-_AWAY_S = 10.0
 _POLL_S = 0.5
 
 _DEFAULTS = {
@@ -49,10 +52,6 @@ _DEFAULTS = {
     "spark.cores.max": "2",
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
 }
-_OURS = frozenset(
-    {"spark.master", "spark.submit.deployMode", "spark.app.name", "spark.driver.supervise"}
-)
-_SECRET_KEY = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{\{.*\}\}", re.DOTALL)
 _STATES = {
     "SUBMITTED": JobState.RUNNING,
@@ -65,8 +64,7 @@ _STATES = {
 }
 
 _away_until: dict[str, float] = {}
-"""REST servers that did not answer, and until when they are not asked for a status again: a page
-that shows many pipelines must not wait for each."""
+"""REST servers that did not answer, and until when they are not asked for a status again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +96,11 @@ class StandaloneBackend:
         Raises:
             SpecError: a value is refused; the text names its key.
         """
-        urls = tuple(
-            url.strip().rstrip("/")
-            for url in str(extra.get("spark_rest_url") or "").split(",")
-            if url.strip()
+        urls = urls_of(
+            "spark_rest_url",
+            extra.get("spark_rest_url"),
+            "http://host:6066, the REST server of Spark's master",
         )
-        for url in urls:
-            parts = urlsplit(url)
-            if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
-                raise SpecError(
-                    f"spark_rest_url: write http://host:6066, the REST server of Spark's master; "
-                    f"got {redacted(url)!r}"
-                )
         python = extra.get("spark_python") or None
         if python is not None and not PurePosixPath(str(python)).is_absolute():
             raise SpecError(
@@ -120,7 +111,7 @@ class StandaloneBackend:
         return cls(
             str(python) if python else None,
             urls,
-            _conf_of(extra.get("spark_conf")),
+            spark_conf(extra.get("spark_conf")),
             str(token) if token else None,
         )
 
@@ -134,14 +125,7 @@ class StandaloneBackend:
         Raises:
             SpecError: it is refused; the text says what works.
         """
-        location = StoreLocation.from_dsn(store)
-        if location.backend != "postgres":
-            where = location.path or location.backend
-            raise SpecError(
-                f"the launch backend `{NAME}` is refused with the {location.backend} store {where}:"
-                " drivers on the cluster's hosts cannot open it; make the connection's store a "
-                "PostgreSQL database (docs/airflow.md, 'Where drivers run')"
-            )
+        require_postgres(NAME, store)
         check_master(master, store)
         if not master.startswith("spark://"):
             raise SpecError(
@@ -183,7 +167,7 @@ class StandaloneBackend:
                     "master": job.master,
                     "rest_urls": list(urls),
                 }
-            reasons.append(f"{url}: {_first_line(answer.get('message'))}")
+            reasons.append(f"{url}: {first_lines(answer.get('message'))}")
         raise RetryableError(f"{job.name} was not submitted: {'; '.join(reasons)}")
 
     def status(self, handle: Handle) -> JobStatus:
@@ -194,7 +178,7 @@ class StandaloneBackend:
             try:
                 answer = self._ask(url, "GET", f"status/{handle['submission_id']}")
             except (RetryableError, AccessError, SpecError):
-                _away_until[url] = time.monotonic() + _AWAY_S
+                _away_until[url] = time.monotonic() + AWAY_S
                 continue
             state = _STATES.get(str(answer.get("driverState")))
             if answer.get("success") and state is not None:
@@ -259,7 +243,6 @@ class StandaloneBackend:
                     f"the value of {name} begins with {{{{ and ends with }}}}: Spark's master "
                     "would put a variable of its own in its place; change the value"
                 )
-        words = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
         return {
             "action": "CreateSubmissionRequest",
             "clientSparkVersion": "",
@@ -267,7 +250,7 @@ class StandaloneBackend:
             "mainClass": "org.apache.spark.deploy.SparkSubmit",
             "appArgs": [
                 *("--master", job.master, "--deploy-mode", "client", "--name", job.name),
-                *words,
+                *words_of(conf),
                 str(python.parent / f"deltaforge_{job.script}"),
                 *("--pipeline", job.pipeline, "--generation", str(job.generation)),
                 *job.arguments,
@@ -290,71 +273,25 @@ class StandaloneBackend:
         self, url: str, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any]:
         """Return a REST server's answer; no proxy and no redirect sees what is sent."""
-        parts = urlsplit(url)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        headers = {"Content-Type": "application/json;charset=UTF-8"}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
-        content = json.dumps(body) if body is not None else None
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
-            connection = kind(str(parts.hostname), parts.port, timeout=_TIMEOUT_S)
-            try:
-                connection.request(method, f"{parts.path}{_SUBMISSIONS}{path}", content, headers)
-                response = connection.getresponse()
-                text = response.read()
-            finally:
-                connection.close()
-        except (OSError, HTTPException, ValueError) as error:
-            words = redacted(str(error)) or type(error).__name__
-            raise RetryableError(f"Spark's master does not answer at {url}: {words}") from error
-        if response.status in {401, 403}:
+            reply = exchange(url, f"{_SUBMISSIONS}{path}", method, body=body, headers=headers)
+        except RetryableError as error:
+            raise RetryableError(f"Spark's master does not answer at {url}: {error}") from error
+        if reply.status in {401, 403}:
             raise AccessError(
-                f"the REST server at {url} refuses us (HTTP {response.status}): set the extra "
+                f"the REST server at {url} refuses us (HTTP {reply.status}): set the extra "
                 "spark_rest_token of the connection to a token that it takes"
             )
-        try:
-            answer = json.loads(text)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
+        answer = reply.fields()
+        if answer is None:
             raise RetryableError(
                 f"what answers at {url} is no REST server of a Spark master (HTTP "
-                f"{response.status}): check spark_rest_url, and spark.master.rest.enabled there"
+                f"{reply.status}): check spark_rest_url, and spark.master.rest.enabled there"
             )
-        if response.status == 400:
-            raise SpecError(f"{url} does not take it: {_first_line(answer.get('message'))}")
+        if reply.status == 400:
+            raise SpecError(f"{url} does not take it: {first_lines(answer.get('message'))}")
         return answer
-
-
-def _conf_of(value: Any) -> Mapping[str, str]:
-    """Return the Spark settings of a connection's extra.
-
-    Raises:
-        SpecError: it is no mapping of texts, or holds what is ours or secret.
-    """
-    if isinstance(value, str) and value.strip():
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise SpecError('spark_conf: is no JSON; write {"spark.cores.max": "2"}') from None
-    if not value:
-        return {}
-    if not isinstance(value, Mapping):
-        raise SpecError('spark_conf: must be an object, {"spark.cores.max": "2"}')
-    for key, setting in value.items():
-        if not str(key).startswith("spark.") or isinstance(setting, (dict, list, type(None))):
-            raise SpecError(f"spark_conf: {key!r} must be a Spark setting (spark.…) with one value")
-        if key in _OURS:
-            raise SpecError(f"spark_conf: {key} is set by the launch backend; remove it")
-        if _SECRET_KEY.search(key):
-            raise SpecError(
-                f"spark_conf: {key} would be seen on command lines; set it in spark-defaults.conf "
-                "of the Spark workers"
-            )
-    return {
-        key: str(setting).lower() if isinstance(setting, bool) else str(setting)
-        for key, setting in value.items()
-    }
 
 
 def _rest_urls(master: str) -> tuple[str, ...]:
@@ -371,10 +308,5 @@ def _detail(answer: Mapping[str, Any]) -> str:
     if worker:
         words.append(f"{answer.get('submissionId')} on {worker}")
     if answer.get("message"):
-        words.append(_first_line(answer["message"]))
+        words.append(first_lines(answer["message"]))
     return "; ".join(words)
-
-
-def _first_line(message: object) -> str:
-    lines: Sequence[str] = [line.strip() for line in redacted(str(message or "")).splitlines()]
-    return " ".join(lines[:2])[:300] or "no reason was given"
