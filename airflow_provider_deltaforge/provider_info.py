@@ -172,10 +172,10 @@ def _connection_type() -> dict[str, Any]:
             "launch_backend": {
                 "label": "Drivers run",
                 "description": "local: beside the worker that starts them. standalone: on a Spark "
-                "cluster, submitted to its master. kubernetes: as pods.",
+                "cluster, submitted to its master. kubernetes: as pods. yarn: on a YARN cluster.",
                 "schema": {
                     "type": ["string", "null"],
-                    "enum": ["local", "standalone", "kubernetes"],
+                    "enum": ["local", "standalone", "kubernetes", "yarn"],
                     "default": None,
                 },
             },
@@ -183,6 +183,27 @@ def _connection_type() -> dict[str, Any]:
                 "label": "Python on the Spark cluster",
                 "description": "Interpreter that has this package on every host of the cluster: "
                 "/opt/deltaforge/bin/python.",
+                "schema": {"type": ["string", "null"], "default": None},
+            },
+            "spark_archive": {
+                "label": "Environment for YARN",
+                "description": "Archive with this package, in place of an interpreter on the "
+                "nodes: hdfs:///apps/deltaforge.tar.gz.",
+                "schema": {"type": ["string", "null"], "default": None},
+            },
+            "yarn_rest_url": {
+                "label": "YARN's resource manager",
+                "description": "Its web address: http://rm:8088; several separated by commas.",
+                "schema": {"type": ["string", "null"], "default": None},
+            },
+            "yarn_user": {
+                "label": "User on YARN",
+                "description": "Empty: the user of the worker's process.",
+                "schema": {"type": ["string", "null"], "default": None},
+            },
+            "hadoop_conf_dir": {
+                "label": "Directory of yarn-site.xml",
+                "description": "On the worker. Empty: HADOOP_CONF_DIR of its environment.",
                 "schema": {"type": ["string", "null"], "default": None},
             },
             "spark_rest_url": {

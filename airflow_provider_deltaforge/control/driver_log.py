@@ -35,12 +35,12 @@ def log_tail(store: Store, name: str, backend: Backend, lines: int) -> dict[str,
         SpecError: there is no such pipeline.
     """
     record = existing(store, name).read()
-    text = _file_tail(record, backend, min(lines, LINES_MAX))
+    logs = DriverLogs(store, name)
+    tail = logs.tail("driver")
+    text = "" if _ships(record, tail) else _file_tail(record, backend, min(lines, LINES_MAX))
     if text:
         host = _host_of(record)
         return {"lines": text.splitlines(), "host": host, "at_ms": None, "missing": None}
-    logs = DriverLogs(store, name)
-    tail = logs.tail("driver")
     if tail is None:
         missing = "No driver of this pipeline has logged anything yet."
         return {"lines": [], "host": None, "at_ms": None, "missing": missing}
@@ -125,10 +125,20 @@ def keep_last_lines(store: Store, name: str, backend: Backend) -> None:
         store.transact([DriverLogs(store, name).put("driver", tail)], unchanged)
 
 
-def _host_of(record: ControlRecord | None) -> str:
-    """Return where lines come from that a launch backend read: this machine, or a pod."""
+def _ships(record: ControlRecord | None, tail: LogTail | None) -> bool:
+    """Return whether a driver on YARN ships what it and its lanes log.
+
+    Its container has no line of lanes, which run in others.
+    """
     handle = (record.handle if record is not None else None) or {}
-    return str(handle.get("pod") or socket.gethostname())
+    is_its_own = tail is not None and record is not None and tail.generation == record.generation
+    return is_its_own and "application_id" in handle
+
+
+def _host_of(record: ControlRecord | None) -> str:
+    """Return where lines come from that a backend read: this machine, a pod, an application."""
+    handle = (record.handle if record is not None else None) or {}
+    return str(handle.get("pod") or handle.get("application_id") or socket.gethostname())
 
 
 def _file_tail(record: ControlRecord | None, backend: Backend, lines: int) -> str:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_deltaforge.control.launching import yarn
 from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.kubernetes.backend import NAME, KubernetesBackend
 from airflow_provider_deltaforge.control.launching.kubernetes.cluster import ClusterAccess
 from airflow_provider_deltaforge.control.launching.kubernetes.settings import KubernetesSettings
 from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from airflow_provider_deltaforge.control.launching.standalone import StandaloneBackend
+from airflow_provider_deltaforge.control.launching.yarn import YarnBackend
 from airflow_provider_deltaforge.errors import SpecError
 
 
@@ -25,11 +27,12 @@ def launch_backends(dsn: str, extra: Mapping[str, Any], chosen: str) -> LaunchBa
     """
     # Settings of drivers that are started: what is one cluster's, another may refuse.
     found_only = {key: value for key, value in extra.items() if key != "spark_conf"}
-    is_kubernetes = chosen == NAME
+    elsewhere = chosen in {NAME, yarn.NAME}
     return LaunchBackends(
         LocalBackend(jobs_directory(dsn)),
-        StandaloneBackend.from_extra(found_only if is_kubernetes else extra),
-        kubernetes_backend(extra if is_kubernetes else found_only),
+        StandaloneBackend.from_extra(found_only if elsewhere else extra),
+        kubernetes_backend(extra if chosen == NAME else found_only),
+        YarnBackend.from_extra(extra if chosen == yarn.NAME else found_only),
         chosen=chosen,
     )
 

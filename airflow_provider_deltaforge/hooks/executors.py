@@ -37,9 +37,9 @@ def require_lasting_worker(executor: str | None) -> None:
     raise SpecError(
         f"the launch backend `local` is refused: it makes the driver a process of the worker, and "
         f"with {ends_by} the worker ends with its task, and the stream with it. Run drivers on a "
-        "Spark cluster (launch_backend='standalone' or 'kubernetes'), or this task on workers that "
-        "stay (executor='LocalExecutor'); docs/airflow.md, 'Where drivers run', has both. If these "
-        "workers do outlive their tasks, set AIRFLOW__DELTAFORGE__LONG_LIVED_WORKERS=True"
+        "cluster (launch_backend='standalone', 'kubernetes' or 'yarn'), or this task on workers "
+        "that stay (executor='LocalExecutor'); docs/airflow.md, 'Where drivers run', has both. If "
+        "these workers do outlive their tasks, set AIRFLOW__DELTAFORGE__LONG_LIVED_WORKERS=True"
     )
 
 

@@ -42,8 +42,8 @@ class PipelineOperator(DeferringOperator):
         connections: environment variable of the document to Airflow connection id.
         spark_conn_id: connection of the Apache Spark provider, for its master URL.
         master: Spark master used without ``spark_conn_id``.
-        launch_backend: where drivers run: ``local``, ``standalone``, ``kubernetes``; None: as
-            the connection says.
+        launch_backend: where drivers run: ``local``, ``standalone``, ``kubernetes``, ``yarn``;
+            None: as the connection says.
         restarts_max: restarts of a dead driver within ``restart_window``, without Airflow retries.
         restart_window: the sliding window of that budget.
         deferrable: wait in the triggerer (True), or in this process, holding a worker slot.

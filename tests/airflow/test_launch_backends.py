@@ -55,3 +55,22 @@ def test_the_form_has_every_extra_of_pods():
     wanted = {"image", "namespace", "service_account", "launcher", "driver_template"}
     wanted |= {"executor_template", "conn_id", "context"}
     assert {f"kubernetes_{name}" for name in wanted} <= fields
+
+
+def test_the_extras_of_yarn_reach_its_backend_and_are_in_the_form(backends):
+    extra = {
+        "yarn_rest_url": "http://rm1:8088,http://rm2:8088",
+        "yarn_user": "flow",
+        "spark_archive": "hdfs:///df.zip",
+        "hadoop_conf_dir": "/etc/hadoop",
+    }
+    conf = {"spark.yarn.queue": "cdc"}
+    chosen = backends(launch_backend="yarn", spark_conf=conf, **extra)
+
+    assert chosen.chosen == "yarn"
+    assert chosen.yarn.rest_urls == ("http://rm1:8088", "http://rm2:8088")
+    found = (chosen.yarn.user, chosen.yarn.archive, chosen.yarn.conf_dir, chosen.yarn.conf)
+    assert found == ("flow", "hdfs:///df.zip", "/etc/hadoop", conf)
+    assert chosen.standalone.conf == {}
+    [form] = get_provider_info()["connection-types"]
+    assert set(extra) <= set(form["conn-fields"])

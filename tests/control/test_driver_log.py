@@ -209,3 +209,22 @@ def test_a_follower_that_comes_later_sees_the_end_only_and_no_earlier_generation
     assert LogFollower("orders", 1, 100).new_lines(store) == numbered(70, 90)
     assert LogFollower("orders", 2, 100).new_lines(store) == []
     assert LogFollower("orders", 1, 0).new_lines(store) == []
+
+
+def test_a_container_s_output_is_its_log_until_the_driver_ships_one_and_again_at_its_end(
+    applied, store, backend, tmp_path
+):
+    (tmp_path / "driver.log").write_text("No module named 'x'\n")
+    handle = {"application_id": "application_1_0001", "directory": str(tmp_path)}
+    applied.update(lambda old: old.model_copy(update={"handle": handle, "generation": 1}))
+    printed = log_tail(store, "orders", backend, 9)
+    assert (printed["lines"], printed["host"]) == (["No module named 'x'"], "application_1_0001")
+    tail = LogTail(driver="d", generation=1, host="node-7", at_ms=5, lines=["is running"])
+    store.transact([DriverLogs(store, "orders").put("driver", tail)])
+
+    shipped = log_tail(store, "orders", backend, 9)
+    assert (shipped["lines"], shipped["host"], shipped["at_ms"]) == (["is running"], "node-7", 5)
+
+    keep_last_lines(store, "orders", backend)
+
+    assert log_tail(store, "orders", backend, 9)["lines"] == ["No module named 'x'"]

@@ -151,8 +151,8 @@ def test_an_extra_of_the_connection_that_is_wrong_is_named(extra, said):
 
 def test_a_handle_of_a_later_release_is_unknown(tmp_path):
     backends = LaunchBackends(LocalBackend(tmp_path))
-    handle = {"backend": "yarn", "name": "df-orders-g1"}
+    handle = {"backend": "later", "name": "df-orders-g1"}
     assert backends.status(handle).state is JobState.UNKNOWN
     assert backends.logs_tail(handle) == ""
-    with pytest.raises(RetryableError, match="'yarn', which this release does not have"):
+    with pytest.raises(RetryableError, match="'later', which this release does not have"):
         backends.stop(handle, 0)

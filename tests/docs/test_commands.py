@@ -29,7 +29,7 @@ _OTHER_PROGRAMS = {
         "redis-cli",
         "openssl",
     ),
-    *("useradd", "mkdir", "python3", "systemctl", "docker", "kubectl"),
+    *("useradd", "mkdir", "python3", "systemctl", "docker", "kubectl", "hdfs", "tar"),
     *("kafka-console-consumer.sh", "$acls"),
 }
 """Programs of others, which nothing here can judge; a new one is added on purpose."""

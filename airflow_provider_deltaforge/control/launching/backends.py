@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_deltaforge.control.launching import standalone, threads
+from airflow_provider_deltaforge.control.launching import standalone, threads, yarn
 from airflow_provider_deltaforge.control.launching.contract import (
     Backend,
     Handle,
@@ -17,10 +17,11 @@ from airflow_provider_deltaforge.control.launching.kubernetes.backend import Kub
 from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from airflow_provider_deltaforge.control.launching.standalone import StandaloneBackend
 from airflow_provider_deltaforge.control.launching.threads import ThreadBackend
+from airflow_provider_deltaforge.control.launching.yarn import YarnBackend
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 
 LOCAL = "local"
-NAMES = (LOCAL, standalone.NAME, kubernetes.NAME)
+NAMES = (LOCAL, standalone.NAME, kubernetes.NAME, yarn.NAME)
 
 REST_TOKEN = "DELTAFORGE_SPARK_REST_TOKEN"  # noqa: S105 - a name
 """The variable from which commands take the bearer token for the REST server of Spark's master."""
@@ -34,6 +35,7 @@ class LaunchBackends:
         local: processes of this machine.
         standalone: submissions to a Spark standalone cluster.
         kubernetes: pods of a Kubernetes cluster.
+        yarn: applications of a YARN cluster.
         threads: threads of this process, where it runs many pipelines.
         chosen: the name of the one that starts drivers.
     """
@@ -41,6 +43,7 @@ class LaunchBackends:
     local: LocalBackend
     standalone: StandaloneBackend = field(default_factory=StandaloneBackend)
     kubernetes: KubernetesBackend = field(default_factory=KubernetesBackend)
+    yarn: YarnBackend = field(default_factory=YarnBackend)
     threads: ThreadBackend | None = None
     chosen: str = LOCAL
 
@@ -93,9 +96,11 @@ class LaunchBackends:
         backend = self._of(handle)
         return backend.links(handle) if backend is not None else {"driver log": "where it runs"}
 
-    def _starting(self) -> LocalBackend | StandaloneBackend | KubernetesBackend:
+    def _starting(self) -> LocalBackend | StandaloneBackend | KubernetesBackend | YarnBackend:
         if self.chosen == kubernetes.NAME:
             return self.kubernetes
+        if self.chosen == yarn.NAME:
+            return self.yarn
         return self.standalone if self.chosen == standalone.NAME else self.local
 
     def _of(self, handle: Handle) -> Backend | None:
@@ -105,6 +110,7 @@ class LaunchBackends:
             standalone.NAME: self.standalone,
             kubernetes.NAME: self.kubernetes,
             threads.NAME: self.threads or ThreadBackend(self.local.directory),
+            yarn.NAME: self.yarn,
         }
         return by_name.get(str(handle.get("backend", LOCAL)))
 
@@ -117,7 +123,7 @@ def require_known(name: str) -> str:
     """
     if name not in NAMES:
         raise SpecError(
-            f"launch_backend: {name!r} is not there; write {' or '.join(NAMES)} "
+            f"launch_backend: {name!r} is not there; write {', '.join(NAMES[:-1])} or {NAMES[-1]} "
             "(docs/airflow.md, 'Where drivers run')"
         )
     return name

@@ -1,8 +1,8 @@
 """What every launch backend promises: start a driver, find it again, read its log, end it.
 
 A backend is a file or folder beside this one: ``local``, processes of this machine, ``standalone``,
-submissions to a Spark cluster, ``kubernetes``, pods. ``backends`` finds the one that a handle
-belongs to.
+submissions to a Spark cluster, ``kubernetes``, pods, ``yarn``, applications of a YARN cluster.
+``backends`` finds the one that a handle belongs to.
 
 A job's name follows from pipeline and generation, so that submitting twice starts one driver and
 a supervisor that lost its memory finds the driver again.

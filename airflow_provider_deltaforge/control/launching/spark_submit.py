@@ -24,7 +24,7 @@ _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]{0,3})(,[1-9][0-9]{0,3})?\])?"
     r"|spark://[^\s:/,@]+:[0-9]{1,5}(,[^\s:/,@]+:[0-9]{1,5})*"
 )
-_CLUSTERS = (("yarn", "YARN"), ("mesos://", "Mesos"))
+_CLUSTERS = (("k8s://", "Kubernetes", "kubernetes"), ("yarn", "YARN", "yarn"))
 _WORKS = "write local[*], local[4] or spark://host:7077, a standalone cluster (docs/airflow.md)"
 
 
@@ -38,19 +38,19 @@ def check_master(master: str, store: str) -> None:
     Raises:
         SpecError: it is refused; the text says what works.
     """
-    if master.startswith("k8s://"):
-        raise SpecError(
-            f"the Spark master {master!r} is refused: this launch backend does not launch drivers "
-            "on Kubernetes, `kubernetes` does, which the extra launch_backend of Airflow's "
-            f"connection names (docs/airflow.md, 'On Kubernetes'); {_WORKS}"
-        )
     if not _MASTER.fullmatch(master):
-        for prefix, cluster in _CLUSTERS:
+        for prefix, cluster, backend in _CLUSTERS:
             if master.startswith(prefix):
                 raise SpecError(
-                    f"the Spark master {master!r} is refused: this release does not launch "
-                    f"drivers on {cluster}; {_WORKS}"
+                    f"the Spark master {master!r} is refused: this launch backend does not launch "
+                    f"drivers on {cluster}, `{backend}` does; set the extra launch_backend of "
+                    f"Airflow's connection (docs/airflow.md, 'On {cluster}'), or {_WORKS}"
                 )
+        if master.startswith("mesos://"):
+            raise SpecError(
+                f"the Spark master {master!r} is refused: this release does not launch drivers on "
+                f"Mesos; {_WORKS}"
+            )
         raise SpecError(f"the Spark master {master!r} is not one that drivers run on: {_WORKS}")
     StoreLocation.from_dsn(store).require_reachable(master)
 

@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.engine.driver.driver import (
     drive_snapshot,
     drive_stream,
 )
+from airflow_provider_deltaforge.engine.spark.container_secrets import take_variables
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocation
 from airflow_provider_deltaforge.telemetry import logs
@@ -76,6 +77,7 @@ def _run(parsed: argparse.Namespace, kind: str, drive: Any, beside: Beside) -> i
     spark = None
     try:
         logs.configure({"pipeline": parsed.pipeline})
+        take_variables()
         with jvm_may_die():
             spark = session(f"deltaforge-{kind}-{parsed.pipeline}")
             share_variables(spark)
