@@ -52,6 +52,9 @@ from airflow_provider_deltaforge.outer import Argument, outer
 print(outer(Argument(1)), sum(outer.stats.cache_hits.values()))
 """
 
+POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--")
+"""Starts a process that is held to the permissions of files, even if it is root's."""
+
 
 @pytest.fixture
 def package(tmp_path):
@@ -67,9 +70,9 @@ def package(tmp_path):
     return root
 
 
-def run(package, program=RUN, **environment):
+def run(package, program=RUN, before=(), **environment):
     outcome = subprocess.run(
-        [sys.executable, "-c", program],
+        [*before, sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(package.parent), **environment},
         cwd=package.parent,
         capture_output=True,
@@ -123,6 +126,22 @@ def test_with_nowhere_to_write_it_compiles_and_says_so(package, tmp_path):
 
     assert found == ["10", "0"]
     assert "set NUMBA_CACHE_DIR" in said
+
+
+def test_code_that_came_with_a_read_only_package_is_used(package, tmp_path):
+    """As in an archive that a cluster unpacks for a user who has no home there."""
+    assert run(package, PYTHONDONTWRITEBYTECODE="1")[0] == ["10", "0"]
+    for directory in (package, package / "__pycache__"):
+        directory.chmod(0o500)
+    (tmp_path / "no-home").write_text("in the way")
+    cache = str(tmp_path / "no-home" / "cache")
+    told = {"XDG_CACHE_HOME": cache, "NUMBA_CACHE_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    found, said = run(package, **told, before=POWERLESS)
+
+    assert found == ["10", "1"]
+    assert said == ""
+    assert run(package, **{**told, "XDG_CACHE_HOME": str(tmp_path)}, before=POWERLESS)[0][1] == "1"
 
 
 def test_every_kernel_of_ours_is_kept_this_way():
