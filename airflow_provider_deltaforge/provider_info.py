@@ -142,6 +142,37 @@ def _kubernetes_fields() -> dict[str, Any]:
     }
 
 
+def _cluster_fields() -> dict[str, Any]:
+    return {
+        "spark_archive": {
+            "label": "Environment for YARN",
+            "description": "Archive with this package, in place of an interpreter on the "
+            "nodes: hdfs:///apps/deltaforge.tar.gz.",
+            "schema": {"type": ["string", "null"], "default": None},
+        },
+        "yarn_rest_url": {
+            "label": "YARN's resource manager",
+            "description": "Its web address: http://rm:8088; several separated by commas.",
+            "schema": {"type": ["string", "null"], "default": None},
+        },
+        "yarn_user": {
+            "label": "User on YARN",
+            "description": "Empty: the user of the worker's process.",
+            "schema": {"type": ["string", "null"], "default": None},
+        },
+        "hadoop_conf_dir": {
+            "label": "Directory of yarn-site.xml",
+            "description": "On the worker. Empty: HADOOP_CONF_DIR of its environment.",
+            "schema": {"type": ["string", "null"], "default": None},
+        },
+        "spark_conf": {
+            "label": "Spark settings of drivers",
+            "description": "Seen on command lines: no secrets.",
+            "schema": {"type": ["object", "null"], "default": None},
+        },
+    }
+
+
 def _connection_type() -> dict[str, Any]:
     return {
         "connection-type": "deltaforge",
@@ -216,10 +247,6 @@ def _connection_type() -> dict[str, Any]:
                 "schema": {"type": ["string", "null"], "format": "password", "default": None},
             },
             **_kubernetes_fields(),
-            "spark_conf": {
-                "label": "Spark settings of drivers",
-                "description": "Seen on command lines: no secrets.",
-                "schema": {"type": ["object", "null"], "default": None},
-            },
+            **_cluster_fields(),
         },
     }

@@ -248,7 +248,7 @@ class YarnBackend:
         query = urlencode({"applicationTags": tag, "states": _ALIVE})
         reply = self._ask(self.rest_urls, f"{_APPS}?{query}", self._user())
         found = ((reply.fields() or {}).get("apps") or {}).get("app") or []
-        return max(found, key=lambda one: one.get("startedTime", 0), default=None)
+        return max(found, key=lambda application: application.get("startedTime", 0), default=None)
 
     def _application(self, handle: Handle) -> Mapping[str, Any]:
         urls = [
@@ -319,11 +319,11 @@ def _refusal(url: str, reply: Reply) -> str:
             f"the resource manager at {url} asks for Kerberos (SPNEGO), which this release does "
             "not speak; docs/airflow.md, 'On YARN', has what works"
         )
-    said = (reply.fields() or {}).get("RemoteException") or {}
+    remote = (reply.fields() or {}).get("RemoteException") or {}
     return (
         f"the resource manager at {url} refuses us (HTTP {reply.status}: "
-        f"{first_lines(said.get('message'))}): set the extra yarn_user of the connection to a user "
-        "that may see and kill its applications"
+        f"{first_lines(remote.get('message'))}): set the extra yarn_user of the connection to a "
+        "user that may see and kill its applications"
     )
 
 

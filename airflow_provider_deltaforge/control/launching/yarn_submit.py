@@ -158,10 +158,12 @@ class Submission:
             finally:
                 process.kill()
                 process.wait()
-        said = redacted(output.decode(errors="replace"))
+        printed = redacted(output.decode(errors="replace"))
         if process.returncode:
-            log.warning("spark-submit of %s ended with %s:\n%s", job.name, process.returncode, said)
-        return f"spark-submit ended with {process.returncode}: {_reason(said)}"
+            log.warning(
+                "spark-submit of %s ended with %s:\n%s", job.name, process.returncode, printed
+            )
+        return f"spark-submit ended with {process.returncode}: {_reason(printed)}"
 
     def _environment(self, tokens: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in _HANDED_ON}

@@ -71,7 +71,7 @@ def _sized(content: bytes) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    """Return a number as Hadoop's ``WritableUtils`` writes one that is not negative."""
+    """Return a number as Hadoop writes one that is not negative."""
     if value < 128:
         return bytes((value,))
     content = value.to_bytes((value.bit_length() + 7) // 8, "big")
