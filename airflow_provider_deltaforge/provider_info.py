@@ -216,27 +216,6 @@ def _connection_type() -> dict[str, Any]:
                 "/opt/deltaforge/bin/python.",
                 "schema": {"type": ["string", "null"], "default": None},
             },
-            "spark_archive": {
-                "label": "Environment for YARN",
-                "description": "Archive with this package, in place of an interpreter on the "
-                "nodes: hdfs:///apps/deltaforge.tar.gz.",
-                "schema": {"type": ["string", "null"], "default": None},
-            },
-            "yarn_rest_url": {
-                "label": "YARN's resource manager",
-                "description": "Its web address: http://rm:8088; several separated by commas.",
-                "schema": {"type": ["string", "null"], "default": None},
-            },
-            "yarn_user": {
-                "label": "User on YARN",
-                "description": "Empty: the user of the worker's process.",
-                "schema": {"type": ["string", "null"], "default": None},
-            },
-            "hadoop_conf_dir": {
-                "label": "Directory of yarn-site.xml",
-                "description": "On the worker. Empty: HADOOP_CONF_DIR of its environment.",
-                "schema": {"type": ["string", "null"], "default": None},
-            },
             "spark_rest_url": {
                 "label": "REST server of Spark's master",
                 "description": "Empty: http, port 6066 of the master's host.",
