@@ -115,7 +115,10 @@ class Journey:
     def _pool(self, counts_deferred):
         """Return what the pool of a waiting stream has free, and what it would have without it."""
         path = "/pools/default_pool"
-        self.rest.patch(path, {"include_deferred": counts_deferred, "slots": 128})
+        self.rest.patch(
+            f"{path}?update_mask=include_deferred&update_mask=slots",
+            {"include_deferred": counts_deferred, "slots": 128},
+        )
         told = []
 
         def is_steady():

@@ -1,10 +1,8 @@
 """One pipeline under attack: a ledger's table into one sink, in processes that can be frozen."""
 
-import contextlib
 import os
 import random
 import signal
-import sqlite3
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +19,7 @@ from tests.chaos.ledger import DATABASES, Ledger
 from tests.chaos.proxy import Proxy
 from tests.engine.exact_run import Place, new_place
 from tests.engine.forked import prepare
+from tests.engine.frozen import freeze_between_writes
 from tests.engine.scripted_run import NAME, Driver, ScriptedRun
 from tests.engine.spark_kills import end_family
 from tests.oracle.readers import whole_lines
@@ -123,19 +122,7 @@ class Arena(ScriptedRun):
 
         Not within a write to the store: a frozen process would keep a SQLite file locked.
         """
-        self._signal(driver, signal.SIGSTOP)
-        while self._is_locked():
-            self._signal(driver, signal.SIGCONT)
-            time.sleep(0.05)
-            self._signal(driver, signal.SIGSTOP)
-
-    def _is_locked(self) -> bool:
-        with contextlib.closing(sqlite3.connect(self.directory / "state.db", timeout=0.2)) as state:
-            try:
-                state.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:
-                return True
-        return False
+        freeze_between_writes(family(driver.pid), self.directory / "state.db")
 
     def _signal(self, driver: Driver, number: signal.Signals) -> None:
         for pid in family(driver.pid):

@@ -20,6 +20,7 @@ from tests.control.bench import DOCUMENT
 _DOES = {
     "run",
     "serve",
+    "fleet",
     "image",
     "snapshot",
     "pause",

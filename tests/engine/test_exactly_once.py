@@ -6,8 +6,6 @@ each time. All sinks in one pipeline, from MySQL and on Spark: ``tests/e2e/test_
 
 import os
 import signal
-import sqlite3
-from contextlib import closing
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -17,6 +15,7 @@ from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from tests.engine import picky
 from tests.engine.exact_run import PLACES, exact_run
+from tests.engine.frozen import freeze_between_writes
 from tests.engine.scripted_run import NAME, PATIENCE_S
 from tests.oracle.verdict import judge
 from tests.waiting import wait_until
@@ -98,7 +97,7 @@ def test_a_driver_that_wakes_up_after_another_took_over_is_never_seen(kafka_serv
     run.begin_at(0)
     old = run.start()
     wait_until(lambda: run.checkpoint()["tx"] > 0)
-    freeze_between_writes(old.pid, run.directory / "state.db")
+    freeze_between_writes([old.pid], run.directory / "state.db")
     frozen_at = run.checkpoint()["tx"]
     new = run.start()
     wait_until(lambda: run.checkpoint()["tx"] > frozen_at + 100)
@@ -110,21 +109,3 @@ def test_a_driver_that_wakes_up_after_another_took_over_is_never_seen(kafka_serv
     assert run.stop(new) == 0
     run.close_log()
     assert run.judge({"tx": 0}) == []
-
-
-def freeze_between_writes(pid, store):
-    """Freeze a driver that holds no lock: a SQLite file would stay locked by it."""
-    os.kill(pid, signal.SIGSTOP)
-    while is_locked(store):
-        os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: not is_locked(store))
-        os.kill(pid, signal.SIGSTOP)
-
-
-def is_locked(store):
-    with closing(sqlite3.connect(store, timeout=0.2)) as state:
-        try:
-            state.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return True
-    return False

@@ -6,16 +6,14 @@ at one of them, so that the mechanism cannot rot. An executor dies in ``spark/te
 
 import os
 import signal
-import sqlite3
 import subprocess
-import time
-from contextlib import closing
 
 import pytest
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.engine.base.outcome import EXIT_FATAL
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from tests.engine.frozen import freeze_between_writes
 from tests.engine.scripted_run import NAME, PATIENCE_S, ScriptedRun
 from tests.engine.spark_kills import Victim, end_family, judged, run_cell, started
 from tests.servers.process import family
@@ -59,24 +57,6 @@ def signal_family(driver: subprocess.Popen[bytes], number: signal.Signals) -> No
             os.kill(pid, number)
 
 
-def freeze_between_writes(driver: subprocess.Popen[bytes], run: ScriptedRun) -> None:
-    """Freeze a driver that holds no lock: one frozen inside a write keeps a SQLite file locked."""
-    signal_family(driver, signal.SIGSTOP)
-    while is_locked(run):
-        signal_family(driver, signal.SIGCONT)
-        time.sleep(0.05)
-        signal_family(driver, signal.SIGSTOP)
-
-
-def is_locked(run: ScriptedRun) -> bool:
-    with closing(sqlite3.connect(run.directory / "state.db", timeout=0.2)) as state:
-        try:
-            state.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return True
-    return False
-
-
 def tx_of(run: ScriptedRun) -> int:
     return int((Checkpoints(run.store, NAME, f"{NAME}-source").load().get("out") or {})["tx"])
 
@@ -90,7 +70,7 @@ def status_of(run: ScriptedRun) -> str:
 def test_of_two_drivers_only_the_newer_one_counts(run, drivers):
     drivers.append(started(run, None))
     wait_for("the first driver's deliveries", lambda: tx_of(run) > 0)
-    freeze_between_writes(drivers[0], run)
+    freeze_between_writes(family(drivers[0].pid), run.directory / "state.db")
     older = run.control.epoch()
 
     drivers.append(started(run, None))

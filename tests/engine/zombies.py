@@ -2,10 +2,8 @@
 
 import os
 import signal
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +11,7 @@ from typing import Any, Protocol
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from tests.engine.exact_run import ExactRun, Place
+from tests.engine.frozen import freeze_between_writes
 from tests.engine.scripted_run import NAME, PATIENCE_S, Driver
 from tests.sinks.http.endpoint import Endpoint
 from tests.waiting import wait_for
@@ -79,7 +78,7 @@ class ZombieRun(ExactRun):
         try:
             self.let_go()
             wait_for("a write to the silent server", is_under_way)
-            freeze_between_writes(old.pid, self.directory / "state.db")
+            freeze_between_writes([old.pid], self.directory / "state.db")
         finally:
             server.resume()
         self.held.unlink()
@@ -147,21 +146,3 @@ class SilentEndpoint:
             time.sleep(0.01)
         self._waiting -= 1
         return 204
-
-
-def freeze_between_writes(pid: int, store: Path) -> None:
-    """Freeze a driver that holds no lock: a SQLite file would stay locked by it."""
-    os.kill(pid, signal.SIGSTOP)
-    while _is_locked(store):
-        os.kill(pid, signal.SIGCONT)
-        wait_for("the store", lambda: not _is_locked(store))
-        os.kill(pid, signal.SIGSTOP)
-
-
-def _is_locked(store: Path) -> bool:
-    with closing(sqlite3.connect(store, timeout=0.2)) as state:
-        try:
-            state.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return True
-    return False

@@ -184,7 +184,7 @@ class Server:
         pids = family(self.pid)
         _signal_all(pids, signal.SIGSTOP)
         # A thread that runs on the other core may still answer before it sees the signal.
-        while not all(_stands_still(pid) for pid in pids):
+        while not all(stands_still(pid) for pid in pids):
             time.sleep(0.001)
 
     def resume(self) -> None:
@@ -297,8 +297,8 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _stands_still(pid: int) -> bool:
-    """Say whether all threads of a process are stopped, or gone."""
+def stands_still(pid: int) -> bool:
+    """Return whether all threads of a process are stopped, or gone."""
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):
             if stat.read_text().rpartition(")")[2].split()[0] not in "TtXZ":
