@@ -18,7 +18,7 @@ from tests.prove.pool import Pool, ordered
 from tests.prove.report import Report, units_missing
 from tests.prove.unit import Unit
 from tests.servers.process import family
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 CASES = [{"source": "mysql", "seed": 0}, {"source": "mysql", "seed": 1}]
 
@@ -253,7 +253,7 @@ def test_what_a_unit_leaves_behind_is_ended(pool, tmp_path):
 
     pool.run([unit("untidy", "leave_behind", {"n": 1}, {"n": 2})], watch)
 
-    assert all("sleep" not in line_of(pid) for pid in alive)
+    wait_for("its end", lambda: not any("sleep" in line_of(pid) for pid in alive))
 
 
 def test_an_interrupt_ends_every_worker(tmp_path):
@@ -271,8 +271,9 @@ def test_an_interrupt_ends_every_worker(tmp_path):
 
     child.send_signal(signal.SIGINT)
 
-    assert child.wait(60) == 130
-    assert ["sleep" in line_of(int(path.read_text())) for path in left] == [False, False]
+    assert child.wait(PATIENCE_S) == 130
+    pids = [int(path.read_text()) for path in left]
+    wait_for("their end", lambda: not any("sleep" in line_of(pid) for pid in pids))
 
 
 def test_long_units_start_first_and_servers_stay_together():
