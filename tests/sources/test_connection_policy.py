@@ -102,9 +102,11 @@ def counting(count):
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
-    yield seen
-    over.set()
-    thread.join()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("database", ["mysql", "postgres"])
