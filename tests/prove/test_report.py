@@ -258,9 +258,11 @@ def test_what_a_unit_leaves_behind_is_ended(pool, tmp_path):
 
 def test_an_interrupt_ends_every_worker(tmp_path):
     program = (
-        "import sys; from pathlib import Path\n"
+        "import signal, sys; from pathlib import Path\n"
         "from tests.prove.pool import Pool\n"
         "from tests.prove.test_report import unit\n"
+        # A shell has its background jobs ignore it, and whoever they start inherits that.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "pool = Pool(2, Path(sys.argv[1]), lambda *_: None, print)\n"
         "try: pool.run([unit('hangs', 'stay'), unit('too', 'stay')])\n"
         "except KeyboardInterrupt: sys.exit(130)\n"
@@ -271,7 +273,7 @@ def test_an_interrupt_ends_every_worker(tmp_path):
 
     child.send_signal(signal.SIGINT)
 
-    child.wait(PATIENCE_S)
+    assert child.wait(PATIENCE_S) == 130
     pids = [int(path.read_text()) for path in left]
     wait_for("their end", lambda: not any("sleep" in line_of(pid) for pid in pids))
 

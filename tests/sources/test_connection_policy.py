@@ -25,7 +25,7 @@ spec:
   source:
     type: {kind}
     config: {{id: {name}, dsn: "{dsn}", tables: ["{tables}"], {more} snapshot: {{mode: initial,
-      chunk_size: 10, intra_table_parallel: true, max_rows_per_s: 600}}}}
+      chunk_size: 10, intra_table_parallel: true, max_rows_per_s: 40}}}}
   connection_policy: {{default_mode: dedicated, limits: {{max_dedicated_per_source: {limit}}}}}
   batch: {{max_ms: 10}}
   sinks:
@@ -111,7 +111,10 @@ def counting(count):
 
 @pytest.mark.parametrize("database", ["mysql", "postgres"])
 def test_stream_and_copies_keep_within_their_connections(database, request, caplog):
-    """The server refuses one more, so that none was refused is the proof."""
+    """The server refuses one more, so that none was refused is the proof; the count is for us.
+
+    Rows are copied so slowly that even a busy machine looks often meanwhile.
+    """
     limit, settings, count = request.getfixturevalue(database)
     name = f"{NAME}-{database}-{next(_unique)}"
     run = DrivenRun(name, DOCUMENT.format(name=name, limit=limit, **settings))
@@ -119,11 +122,13 @@ def test_stream_and_copies_keep_within_their_connections(database, request, capl
     caplog.set_level(logging.WARNING)
     with counting(count) as seen:
         run.start()
+        before = len(seen)
+        assert max(seen) >= READERS
         snapshots.request(run.store, name, CopySelection(()), "again", "me")
         wait_for("the copy", lambda: snapshots.request_state(run.store, name, "again").settled)
+        assert max(seen[before:]) > READERS
         run.stop()
-    # A busy machine looks seldom, and a server lists connections that have just ended.
-    assert max(seen) > 0
+    assert max(seen) <= limit
     assert len(run.messages()) == 2 * TABLES * ROWS
     refused = ("max_user_connections", "too many connections")
     assert not [text for text in caplog.messages if any(word in text for word in refused)]

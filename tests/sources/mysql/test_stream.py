@@ -144,7 +144,8 @@ def test_file_and_offset_resume_where_there_are_no_gtids(server: Server, databas
     found = list(batches(source, start, end))
     assert not set(drop) & set(found[-1].end)
     keys = [row["key"] for batch in found for row in batch.rows.to_pylist()]
-    assert keys[:10] == [b'{"id":%d}' % i for i in range(10)]
+    assert len(keys) >= 10
+    assert keys == [b'{"id":%d}' % i for i in range(len(keys))]
 
 
 def test_schema_changes_of_captured_tables_are_events_in_their_place(
