@@ -7,11 +7,15 @@ The record says what is wanted; what *is* comes from the driver's own progress a
 import logging
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.control.launching.contract import Backend, Handle, JobState
+from airflow_provider_deltaforge.control.launching.contract import (
+    Backend,
+    Handle,
+    JobState,
+    happens,
+)
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load, spec_hash
@@ -310,17 +314,8 @@ def _has_ended(record: ControlRecord, backend: Backend | None) -> bool:
 
 
 def _wait_for_silence(control: Control, grace_s: float, place: str) -> None:
-    if not _happens(lambda: not control.alive(), grace_s):
+    if not happens(lambda: not control.alive(), grace_s, _POLL_S):
         raise RetryableError(
             f"the driver of {control.pipeline!r} runs {place} and has not ended within "
             f"{grace_s:.0f} s; stop it there"
         )
-
-
-def _happens(condition: Callable[[], bool], within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True

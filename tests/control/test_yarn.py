@@ -182,12 +182,6 @@ def test_a_tag_is_of_one_store_pipeline_and_generation():
         ({"python": "python3"}, "yarn", POSTGRES, "spark_python: must be an absolute path"),
         ({"conf_dir": "/nowhere"}, "yarn", POSTGRES, "/nowhere has none"),
         ({"conf_dir": None}, "yarn", POSTGRES, "neither is set"),
-        (
-            {"conf": {"spark.yarn.maxAppAttempts": "2"}},
-            "yarn",
-            POSTGRES,
-            "spark_conf: spark.yarn.maxAppAttempts is set by the launch backend",
-        ),
     ],
 )
 def test_what_cannot_be_submitted_is_refused_by_name(
@@ -218,6 +212,10 @@ def test_a_worker_that_cannot_submit_is_refused_by_name(backend, monkeypatch, tm
         ({"yarn_rest_url": "http://u:planted@rm:8088"}, "yarn_rest_url: write"),
         ({"spark_archive": "hdfs:///a.rar"}, "spark_archive: write the address of one archive"),
         ({"spark_archive": "hdfs:///a.zip#b.zip"}, "spark_archive: write"),
+        (
+            {"spark_conf": {"spark.yarn.maxAppAttempts": "2"}},
+            "spark_conf: spark.yarn.maxAppAttempts is set by the launch backend",
+        ),
     ],
 )
 def test_an_extra_of_the_connection_that_is_wrong_is_named(extra, said):

@@ -11,6 +11,7 @@ from airflow_provider_deltaforge.control.launching.contract import (
     JobState,
     JobStatus,
     LaunchSpec,
+    NamedBackend,
 )
 from airflow_provider_deltaforge.control.launching.kubernetes import backend as kubernetes
 from airflow_provider_deltaforge.control.launching.kubernetes.backend import KubernetesBackend
@@ -59,13 +60,11 @@ class LaunchBackends:
         Raises:
             SpecError: it is refused; the text says what works.
         """
-        self._starting().check(master, store)
+        self._by_name()[self.chosen].check(master, store)
 
     def submit(self, job: LaunchSpec) -> Handle:
         """Start a driver at the chosen backend."""
-        if self.chosen == threads.NAME and self.threads is not None:
-            return self.threads.submit(job)
-        return self._starting().submit(job)
+        return self._by_name()[self.chosen].submit(job)
 
     def status(self, handle: Handle) -> JobStatus:
         """Return what is known where the driver runs."""
@@ -96,23 +95,18 @@ class LaunchBackends:
         backend = self._of(handle)
         return backend.links(handle) if backend is not None else {"driver log": "where it runs"}
 
-    def _starting(self) -> LocalBackend | StandaloneBackend | KubernetesBackend | YarnBackend:
-        if self.chosen == kubernetes.NAME:
-            return self.kubernetes
-        if self.chosen == yarn.NAME:
-            return self.yarn
-        return self.standalone if self.chosen == standalone.NAME else self.local
-
-    def _of(self, handle: Handle) -> Backend | None:
-        """Return whose handle it is; None when a later release wrote it."""
-        by_name: Mapping[str, Backend] = {
+    def _by_name(self) -> Mapping[str, NamedBackend]:
+        return {
             LOCAL: self.local,
             standalone.NAME: self.standalone,
             kubernetes.NAME: self.kubernetes,
-            threads.NAME: self.threads or ThreadBackend(self.local.directory),
             yarn.NAME: self.yarn,
+            threads.NAME: self.threads or ThreadBackend(self.local.directory),
         }
-        return by_name.get(str(handle.get("backend", LOCAL)))
+
+    def _of(self, handle: Handle) -> Backend | None:
+        """Return whose handle it is; None when a later release wrote it."""
+        return self._by_name().get(str(handle.get("backend", LOCAL)))
 
 
 def require_known(name: str) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
@@ -12,15 +13,37 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-AWAY_S = 10.0
-"""So long a server that did not answer is not asked for a status again: a page that shows many
-pipelines must not wait for each."""
-
-_TIMEOUT_S = 5.0
-_OURS = frozenset(
+OURS = frozenset(
     {"spark.master", "spark.submit.deployMode", "spark.app.name", "spark.driver.supervise"}
 )
+"""Spark settings that every backend makes itself."""
+
+_AWAY_S = 10.0
+_TIMEOUT_S = 5.0
+_EXAMPLE = '{"spark.executor.cores": "2"}'
 _SECRET_KEY = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+
+
+class AwayServers:
+    """Servers that did not answer: they are not asked for a status again for a while.
+
+    A page that shows many pipelines must not wait for each.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def note(self, server: str) -> None:
+        """Note that a server does not answer now."""
+        self._until[server] = time.monotonic() + _AWAY_S
+
+    def has(self, server: str) -> bool:
+        """Return whether a server did not answer a moment ago."""
+        return time.monotonic() < self._until.get(server, 0.0)
+
+
+AWAY = AwayServers()
+"""Those of this process, whatever they serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +122,23 @@ def urls_of(key: str, value: Any, what: str) -> tuple[str, ...]:
     return urls
 
 
-def spark_conf(value: Any) -> Mapping[str, str]:
+def spark_conf(
+    value: Any,
+    ours: Collection[str] = OURS,
+    *,
+    made_from: str = "",
+    instead: str = "would be seen on command lines; set it in spark-defaults.conf of the Spark "
+    "workers",
+    references: re.Pattern[str] | None = None,
+) -> Mapping[str, str]:
     """Return the Spark settings of a connection's extra ``spark_conf``.
 
     Args:
         value: an object, or its JSON.
+        ours: the settings that the backend makes itself,
+        made_from: and of what, for the error.
+        instead: what is wrong with a secret there, and where it belongs.
+        references: settings that name a secret and hold none.
 
     Raises:
         SpecError: it is no mapping of texts, or holds what is ours or secret.
@@ -112,30 +147,27 @@ def spark_conf(value: Any) -> Mapping[str, str]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise SpecError('spark_conf: is no JSON; write {"spark.cores.max": "2"}') from None
+            raise SpecError(f"spark_conf: is no JSON; write {_EXAMPLE}") from None
     if not value:
         return {}
     if not isinstance(value, Mapping):
-        raise SpecError('spark_conf: must be an object, {"spark.cores.max": "2"}')
+        raise SpecError(f"spark_conf: must be an object, {_EXAMPLE}")
     for key, setting in value.items():
         if not str(key).startswith("spark.") or isinstance(setting, (dict, list, type(None))):
             raise SpecError(f"spark_conf: {key!r} must be a Spark setting (spark.…) with one value")
-        if key in _OURS:
-            raise SpecError(f"spark_conf: {key} is set by the launch backend; remove it")
-        if _SECRET_KEY.search(key):
-            raise SpecError(
-                f"spark_conf: {key} would be seen on command lines; set it in spark-defaults.conf "
-                "of the Spark workers"
-            )
+        if key in ours:
+            raise SpecError(f"spark_conf: {key} is set by the launch backend{made_from}; remove it")
+        if _SECRET_KEY.search(key) and not (references and references.fullmatch(key)):
+            raise SpecError(f"spark_conf: {key} {instead}")
     return {
         key: str(setting).lower() if isinstance(setting, bool) else str(setting)
         for key, setting in value.items()
     }
 
 
-def words_of(conf: Mapping[str, str]) -> list[str]:
-    """Return Spark settings as words of a command line."""
-    return [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+def store_place(dsn: str) -> str:
+    """Return where a state store is, the same when its account or password changes."""
+    return re.sub(r"://[^/?#]*@", "://", StoreLocation.from_dsn(dsn).shown())
 
 
 def require_postgres(backend: str, store: str) -> None:

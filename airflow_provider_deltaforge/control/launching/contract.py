@@ -8,7 +8,8 @@ A job's name follows from pipeline and generation, so that submitting twice star
 a supervisor that lost its memory finds the driver again.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -90,3 +91,24 @@ class Backend(Protocol):
 
     def links(self, handle: Handle) -> Mapping[str, str]:
         """Return names and places (paths or URLs) a person can open."""
+
+
+class NamedBackend(Backend, Protocol):
+    """One that a connection, an operator or a command may name."""
+
+    def check(self, master: str, store: str) -> None:
+        """Refuse a Spark master or a state store's DSN that it cannot work with.
+
+        Raises:
+            SpecError: it is refused; the text says what works.
+        """
+
+
+def happens(condition: Callable[[], bool], within_s: float, poll_s: float = 0.5) -> bool:
+    """Return whether a condition comes to hold in time; it is asked at least once."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(poll_s)
+    return True

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from airflow_provider_deltaforge.control.launching.contract import (
     JobState,
     JobStatus,
     LaunchSpec,
+    happens,
 )
 from airflow_provider_deltaforge.control.launching.job_directory import (
     is_held,
@@ -193,12 +193,7 @@ class LocalBackend:
         return {"driver log": str(Path(handle["directory"]) / LOG_FILE)}
 
     def _ended(self, handle: Handle, wait_s: float) -> bool:
-        deadline = time.monotonic() + wait_s
-        while self.status(handle).state is JobState.RUNNING:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return happens(lambda: self.status(handle).state is not JobState.RUNNING, wait_s, _POLL_S)
 
 
 def _spawn(place: Path, lock: int, job: LaunchSpec, command: Sequence[str]) -> Handle:

@@ -96,7 +96,7 @@ def command(job: LaunchSpec) -> list[str]:
     return [
         submit,
         *("--master", job.master, "--name", job.name),
-        *_words(configuration(job.master)),
+        *words_of(configuration(job.master)),
         str(script_path(job.script)),
         *("--pipeline", job.pipeline, "--generation", str(job.generation)),
         *job.arguments,
@@ -145,5 +145,6 @@ def java_options() -> str:
     return f"{_JAVA_OPTIONS} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()
 
 
-def _words(settings: Mapping[str, str]) -> list[str]:
+def words_of(settings: Mapping[str, str]) -> list[str]:
+    """Return Spark settings as words of a command line."""
     return [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]

@@ -7,28 +7,27 @@ the control record is all that another host needs to find the driver again.
 """
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_provider_deltaforge.control.launching.cluster import (
-    AWAY_S,
+    AWAY,
     exchange,
     first_lines,
     require_postgres,
     spark_conf,
     urls_of,
-    words_of,
 )
 from airflow_provider_deltaforge.control.launching.contract import (
     Handle,
     JobState,
     JobStatus,
     LaunchSpec,
+    happens,
 )
-from airflow_provider_deltaforge.control.launching.spark_submit import check_master
+from airflow_provider_deltaforge.control.launching.spark_submit import check_master, words_of
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
 from airflow_provider_deltaforge.storage.location import (
     ENVIRONMENT,
@@ -41,7 +40,6 @@ NAME = "standalone"
 
 _SUBMISSIONS = "/v1/submissions/"
 _REST_PORT = 6066
-_POLL_S = 0.5
 
 _DEFAULTS = {
     # The page is off, as with every driver of ours, and no row ever crosses the JVM.
@@ -62,9 +60,6 @@ _STATES = {
     "KILLED": JobState.ENDED,
     "ERROR": JobState.ENDED,
 }
-
-_away_until: dict[str, float] = {}
-"""REST servers that did not answer, and until when they are not asked for a status again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +168,12 @@ class StandaloneBackend:
     def status(self, handle: Handle) -> JobStatus:
         """Ask the master; unknown where none answers, or none knows the submission any more."""
         for url in handle.get("rest_urls") or ():
-            if time.monotonic() < _away_until.get(url, 0.0):
+            if AWAY.has(url):
                 continue
             try:
                 answer = self._ask(url, "GET", f"status/{handle['submission_id']}")
             except (RetryableError, AccessError, SpecError):
-                _away_until[url] = time.monotonic() + AWAY_S
+                AWAY.note(url)
                 continue
             state = _STATES.get(str(answer.get("driverState")))
             if answer.get("success") and state is not None:
@@ -222,12 +217,7 @@ class StandaloneBackend:
         }
 
     def _ended(self, handle: Handle, wait_s: float) -> bool:
-        deadline = time.monotonic() + wait_s
-        while self.status(handle).state is not JobState.ENDED:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return happens(lambda: self.status(handle).state is JobState.ENDED, wait_s)
 
     def _request(self, job: LaunchSpec) -> Mapping[str, Any]:
         """Return a submission; what is secret is in ``environmentVariables`` and nowhere else."""

@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.control.launching.contract import (
     JobState,
     JobStatus,
     LaunchSpec,
+    happens,
 )
 from airflow_provider_deltaforge.control.launching.job_directory import (
     is_ours,
@@ -83,14 +84,25 @@ class ThreadBackend:
         self._lock = threading.Lock()
         self._listener: threading.Thread | None = None
 
+    def check(self, master: str, store: str) -> None:
+        """Refuse to start anything in a process that runs no drivers.
+
+        Raises:
+            SpecError: it is none.
+        """
+        del master, store
+        if self._drive is None:
+            raise SpecError("only `deltaforge fleet` runs drivers as threads of its own process")
+
     def submit(self, job: LaunchSpec) -> Handle:
         """Start the driver in a thread, or adopt the one that runs.
 
         Raises:
             SpecError: this process runs no drivers.
         """
-        if self._drive is None:
-            raise SpecError("only `deltaforge fleet` runs drivers as threads of its own process")
+        self.check(job.master, job.store)
+        drive = self._drive
+        assert drive is not None, "refused above"  # noqa: S101
         place = self._directory / job.name
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = take(place)
@@ -104,7 +116,7 @@ class ThreadBackend:
         with self._lock:
             self._drivers[str(handle["directory"])] = driver
         threading.Thread(
-            target=self._run, args=(self._drive, job, driver), name=job.name, daemon=True
+            target=self._run, args=(drive, job, driver), name=job.name, daemon=True
         ).start()
         self._listen()
         return handle
@@ -202,12 +214,7 @@ class ThreadBackend:
         )
 
     def _ended(self, handle: Handle, wait_s: float) -> bool:
-        deadline = time.monotonic() + wait_s
-        while self.status(handle).state is JobState.RUNNING:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return happens(lambda: self.status(handle).state is not JobState.RUNNING, wait_s, _POLL_S)
 
     def _listen(self) -> None:
         """Hear what other processes ask for: only files reach from one to the other."""

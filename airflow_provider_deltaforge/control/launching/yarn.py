@@ -9,7 +9,6 @@ import getpass
 import hashlib
 import os
 import re
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -17,12 +16,14 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from airflow_provider_deltaforge.control.launching.cluster import (
-    AWAY_S,
+    AWAY,
+    OURS,
     Reply,
     exchange,
     first_lines,
     require_postgres,
     spark_conf,
+    store_place,
     urls_of,
 )
 from airflow_provider_deltaforge.control.launching.contract import (
@@ -30,10 +31,10 @@ from airflow_provider_deltaforge.control.launching.contract import (
     JobState,
     JobStatus,
     LaunchSpec,
+    happens,
 )
 from airflow_provider_deltaforge.control.launching.yarn_submit import SET_BY_US, Submission
 from airflow_provider_deltaforge.errors import AccessError, RetryableError, SpecError
-from airflow_provider_deltaforge.storage.location import StoreLocation
 
 NAME = "yarn"
 
@@ -41,7 +42,6 @@ USER = "HADOOP_USER_NAME"
 """The variable by which Hadoop's clients know on whose behalf they ask, without Kerberos."""
 
 _APPS = "/ws/v1/cluster/apps"
-_POLL_S = 0.5
 _TAIL_BYTES = 1 << 20
 _ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
 _STATES = {
@@ -52,9 +52,6 @@ _EXIT_CODE = re.compile(r"User application exited with (?:status )?(\d{1,3})")
 _CONTAINER = re.compile(r"/(container_[\w]+)/")
 _CONTENT = re.compile(r"^LogContents:\n(.*?)^End of LogType:", re.MULTILINE | re.DOTALL)
 _ARCHIVE = re.compile(r"[^\s,#]+\.(?:tar\.gz|tgz|zip|tar)")
-
-_away_until: dict[str, float] = {}
-"""Resource managers that did not answer, and until when they are not asked for a status again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ class YarnBackend:
             urls,
             str(user) if user else None,
             str(directory) if directory else None,
-            spark_conf(extra.get("spark_conf")),
+            spark_conf(extra.get("spark_conf"), OURS | SET_BY_US),
         )
 
     def check(self, master: str, store: str) -> None:
@@ -143,8 +140,6 @@ class YarnBackend:
             )
         if self.python is not None and not PurePosixPath(self.python).is_absolute():
             raise SpecError(f"spark_python: must be an absolute path; got {self.python!r}")
-        for key in sorted(SET_BY_US.intersection(self.conf)):
-            raise SpecError(f"spark_conf: {key} is set by the launch backend; remove it")
         self._submission().check()
 
     def submit(self, job: LaunchSpec) -> Handle:
@@ -251,21 +246,12 @@ class YarnBackend:
         return max(found, key=lambda application: application.get("startedTime", 0), default=None)
 
     def _application(self, handle: Handle) -> Mapping[str, Any]:
-        urls = [
-            url
-            for url in handle.get("rest_urls") or ()
-            if time.monotonic() >= _away_until.get(url, 0.0)
-        ]
+        urls = [url for url in handle.get("rest_urls") or () if not AWAY.has(url)]
         reply = self._ask(urls, f"{_APPS}/{handle['application_id']}", handle.get("user"))
         return (reply.fields() or {}).get("app") or {}
 
     def _ended(self, handle: Handle, wait_s: float) -> bool:
-        deadline = time.monotonic() + wait_s
-        while self.status(handle).state is not JobState.ENDED:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return happens(lambda: self.status(handle).state is JobState.ENDED, wait_s)
 
     def _ask(
         self,
@@ -288,7 +274,7 @@ class YarnBackend:
             try:
                 reply = exchange(url, named, "GET" if body is None else "PUT", body=body)
             except RetryableError as error:
-                _away_until[url] = time.monotonic() + AWAY_S
+                AWAY.note(url)
                 reasons.append(f"nothing answers at {url}: {error}")
                 continue
             if reply.status in {401, 403}:
@@ -308,8 +294,7 @@ def tag_of(job: LaunchSpec) -> str:
     Two installations may have a pipeline of the same name on one cluster; YARN knows tags in small
     letters only.
     """
-    place = re.sub(r"//.*@", "//", StoreLocation.from_dsn(job.store).shown(), flags=re.DOTALL)
-    named = f"{place}\n{job.pipeline}\n{job.generation}"
+    named = f"{store_place(job.store)}\n{job.pipeline}\n{job.generation}"
     return f"deltaforge-{hashlib.sha256(named.encode()).hexdigest()[:24]}"
 
 

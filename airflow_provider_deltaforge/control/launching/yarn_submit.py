@@ -1,4 +1,4 @@
-"""``spark-submit`` of a driver to YARN: what it uploads, what it is told, and what it never is."""
+"""``spark-submit`` of a driver to YARN: what it uploads, what its command line says, and never."""
 
 import logging
 import os
@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_deltaforge.control.launching.cluster import words_of
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
-from airflow_provider_deltaforge.control.launching.spark_submit import script_path, spark_home
+from airflow_provider_deltaforge.control.launching.spark_submit import (
+    script_path,
+    spark_home,
+    words_of,
+)
 from airflow_provider_deltaforge.engine.spark.container_secrets import TOKEN_FILE, token_file
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.location import (

@@ -7,19 +7,20 @@ together.
 """
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_deltaforge.control.launching.cluster import AWAY, require_postgres
 from airflow_provider_deltaforge.control.launching.contract import (
     Handle,
     JobState,
     JobStatus,
     LaunchSpec,
+    happens,
 )
 from airflow_provider_deltaforge.control.launching.kubernetes import submission
 from airflow_provider_deltaforge.control.launching.kubernetes.cluster import (
@@ -51,15 +52,9 @@ from airflow_provider_deltaforge.storage.location import ENVIRONMENT, StoreLocat
 NAME = "kubernetes"
 MASTER = "k8s://"
 
-_AWAY_S = 10.0
-_POLL_S = 0.5
 _ORPHAN_S = 600.0
 
 log = logging.getLogger(__name__)
-
-_away_until: dict[str, float] = {}
-"""API servers that did not answer, and until when they are not asked for a status again: a page
-that shows many pipelines must not wait for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +83,7 @@ class KubernetesBackend:
         Raises:
             SpecError: it is refused; the text says what works.
         """
-        location = StoreLocation.from_dsn(store)
-        if location.backend != "postgres":
-            where = location.path or location.backend
-            raise SpecError(
-                f"the launch backend `{NAME}` is refused with the {location.backend} store {where}:"
-                " the pods of drivers cannot open it; make the connection's store a PostgreSQL "
-                "database (docs/airflow.md, 'Where drivers run')"
-            )
+        require_postgres(NAME, store)
         _server_of(master)
         if self.settings.image is None:
             raise SpecError(
@@ -151,14 +139,14 @@ class KubernetesBackend:
                 )
         except SpecError as error:
             return JobStatus(JobState.UNKNOWN, detail=str(error))
-        if time.monotonic() < _away_until.get(server, 0.0):
+        if AWAY.has(server):
             return JobStatus(JobState.UNKNOWN)
         try:
             return self._status(cluster, handle)
         except AccessError as error:
             return JobStatus(JobState.UNKNOWN, detail=str(error))
         except DeltaForgeError:
-            _away_until[server] = time.monotonic() + _AWAY_S
+            AWAY.note(server)
             return JobStatus(JobState.UNKNOWN)
 
     def stop(self, handle: Handle, grace_s: float) -> None:
@@ -220,7 +208,7 @@ class KubernetesBackend:
         return driver_status(pod, now, executors)
 
     def _ended(self, handle: Handle, wait_s: float) -> bool:
-        return _happens(lambda: self.status(handle).state is JobState.ENDED, wait_s)
+        return happens(lambda: self.status(handle).state is JobState.ENDED, wait_s)
 
     def _running(self, cluster: KubernetesCluster, names: JobNames) -> Handle | None:
         """Return the handle of a driver that was submitted before and has not ended."""
@@ -287,7 +275,7 @@ class KubernetesBackend:
         if self.settings.launcher == SPARK_OPERATOR:
             self._end_application(cluster, names.job)
         wait_s = self.kill_grace_s + self.kill_wait_s
-        if not _happens(lambda: self._is_free(cluster, names), wait_s):
+        if not happens(lambda: self._is_free(cluster, names), wait_s):
             raise RetryableError(f"the former pod {namespace}/{names.job} is not gone yet")
         self._sweep(cluster, names, now)
 
@@ -409,12 +397,3 @@ def _application_status(application: Mapping[str, Any] | None, uid: str) -> JobS
     if word in {"FAILED", "SUBMISSION_FAILED", "SUSPENDED"}:
         return JobStatus(JobState.ENDED, None, detail=words)
     return JobStatus(JobState.RUNNING, detail=words)
-
-
-def _happens(condition: Callable[[], bool], wait_s: float) -> bool:
-    deadline = time.monotonic() + wait_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL_S)
-    return True

@@ -1,16 +1,15 @@
 """What a connection says about drivers on Kubernetes, and the names of what is made there."""
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from airflow_provider_deltaforge.control.launching.cluster import OURS, spark_conf, store_place
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.storage.location import StoreLocation
 
 SPARK_SUBMIT = "spark-submit"
 SPARK_OPERATOR = "spark-operator"
@@ -28,14 +27,15 @@ _NAME_MAX = 47
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _IMAGE = re.compile(r"[^\s{}]+")
-_SECRET_KEY = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+_SECRETS_GO = (
+    "would lie in a ConfigMap; put the value into a Secret, and name that: "
+    "spark.kubernetes.driver.secretKeyRef.VARIABLE = secret:key, and the same for the executor"
+)
 _REFERENCES = re.compile(r"spark\.kubernetes\.(driver|executor)\.(secretKeyRef|secrets)\..+")
 """Settings that name a Secret of the namespace, and hold none."""
 _OURS = frozenset(
     {
-        "spark.app.name",
-        "spark.master",
-        "spark.submit.deployMode",
+        *OURS,
         "spark.kubernetes.authenticate.driver.serviceAccountName",
         "spark.kubernetes.container.image",
         "spark.kubernetes.driver.pod.name",
@@ -107,7 +107,13 @@ class KubernetesSettings:
             python=python,
             driver_template=str(extra.get("kubernetes_driver_template") or "") or None,
             executor_template=str(extra.get("kubernetes_executor_template") or "") or None,
-            conf=_conf_of(extra.get("spark_conf")),
+            conf=spark_conf(
+                extra.get("spark_conf"),
+                _OURS,
+                made_from=", from the extras kubernetes_…",
+                instead=_SECRETS_GO,
+                references=_REFERENCES,
+            ),
         )
 
 
@@ -127,7 +133,7 @@ class JobNames:
     @classmethod
     def of(cls, job: LaunchSpec) -> "JobNames":
         """Return the names of a driver that is to be started."""
-        store = _digest(_without_login(StoreLocation.from_dsn(job.store).shown()))
+        store = _digest(store_place(job.store))
         tail = f"-g{job.generation}-{store}"
         part = _slug(job.pipeline, _NAME_MAX - len(tail) - len("df-"))
         label = job.pipeline if _LABEL_VALUE.fullmatch(job.pipeline) else _slug(job.pipeline, 63)
@@ -161,50 +167,8 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
-def _without_login(address: str) -> str:
-    """Return an address that stays the same when the account or the password changes."""
-    return re.sub(r"://[^/?#]*@", "://", address)
-
-
 def _object_name(extra: Mapping[str, Any], key: str, default: str) -> str:
     name = str(extra.get(key) or default)
     if not _OBJECT_NAME.fullmatch(name):
         raise SpecError(f"{key}: {name!r} is no name that Kubernetes takes (a-z, 0-9 and -)")
     return name
-
-
-def _conf_of(value: Any) -> Mapping[str, str]:
-    """Return the Spark settings of a connection's extra.
-
-    Raises:
-        SpecError: it is no mapping of texts, or holds what is ours or secret.
-    """
-    if isinstance(value, str) and value.strip():
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise SpecError(
-                'spark_conf: is no JSON; write {"spark.executor.instances": "2"}'
-            ) from None
-    if not value:
-        return {}
-    if not isinstance(value, Mapping):
-        raise SpecError('spark_conf: must be an object, {"spark.executor.instances": "2"}')
-    for key, setting in value.items():
-        if not str(key).startswith("spark.") or isinstance(setting, (dict, list, type(None))):
-            raise SpecError(f"spark_conf: {key!r} must be a Spark setting (spark.…) with one value")
-        if key in _OURS:
-            raise SpecError(
-                f"spark_conf: {key} is set by the launch backend, from the extras kubernetes_…; "
-                "remove it"
-            )
-        if _SECRET_KEY.search(key) and not _REFERENCES.fullmatch(key):
-            raise SpecError(
-                f"spark_conf: {key} would lie in a ConfigMap; put the value into a Secret, and "
-                "name that: spark.kubernetes.driver.secretKeyRef.VARIABLE = secret:key, and the "
-                "same for the executor"
-            )
-    return {
-        key: str(setting).lower() if isinstance(setting, bool) else str(setting)
-        for key, setting in value.items()
-    }

@@ -101,7 +101,7 @@ def command(
     return [
         submit,
         *("--master", job.master, "--deploy-mode", "cluster", "--name", names.job),
-        *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}")),
+        *spark_submit.words_of(conf),
         f"local://{_script(settings, job)}",
         *_arguments(job),
     ]
