@@ -1,18 +1,27 @@
 """What a repair deletes: rows that it is to find, and that are nowhere."""
 
 import json
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.snapshot.repair import key_in, with_deletes
+from airflow_provider_deltaforge.engine.read.registrar import registry_of
+from airflow_provider_deltaforge.engine.snapshot.repair import key_in, repair_chunks, with_deletes
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
+from airflow_provider_deltaforge.storage.records.verifications import (
+    DifferingKeys,
+    Verification,
+    Verifications,
+)
 from tests.engine.in_process import InProcess
 from tests.engine.test_copy_window import rows
+from tests.engine.test_passed_over_deletes import TABLE, Shrunk
 
 CHUNK = TableChunk("c", "db", None, "t", {"keys": ['{"id":1}', '{"id":2}', '{"id":3}']})
 NONE = pa.array([], pa.binary())
@@ -76,3 +85,32 @@ def test_a_repair_needs_a_stream_that_it_can_join_and_what_was_found():
         SnapshotRun(context, request).prepare()
     with pytest.raises(SpecError, match="not kept any more; verify again"):
         SnapshotRun(context, request, is_live=True).prepare()
+
+
+@pytest.mark.parametrize(
+    ("sink", "deletes"),
+    [
+        ("key: '${after.id}', ", True),
+        ("topic: 't${after.row}', ", False),
+        ("key: '${after.row}', ", False),
+    ],
+)
+def test_no_delete_goes_elsewhere_than_its_row_went(sink, deletes, monkeypatch, caplog):
+    """Made of the key alone, it would go where the other columns are empty."""
+    monkeypatch.setattr(ScriptedSource, "chunk_of_keys", lambda _self, chunk, *_: chunk)
+    pipeline = Shrunk(sink=sink)
+    context = pipeline.context()
+    found = Verification(id="v", by="a test", started_at_ms=0)
+    verifications = Verifications(context.store, pipeline.name)
+    assert verifications.begin(found)
+    keys = {"out": {TABLE: {"missing": ['{"id":1}'], "extra": ['{"id":39}']}}}
+    verifications.finish(found, DifferingKeys(id="v", keys=keys))
+
+    with closing(context.pipeline.spec.source.open_snapshot()) as snapshotter:
+        chunks = [*repair_chunks(context, registry_of(context), snapshotter, "v")]
+
+    copied = [with_deletes("run", chunk, rows((1, 5)), NONE) for chunk in chunks]
+    assert [[event["op"] for event in some.to_pylist()] for some in copied] == [
+        ["d", "r"] if deletes else ["r"]
+    ]
+    assert ("stay in the sinks: out sends" in caplog.text) is not deletes

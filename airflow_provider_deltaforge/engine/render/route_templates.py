@@ -21,6 +21,9 @@ from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.columns.value_codes import codes, combinations
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.change import TEXT
+from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.sinks.contract import Sink
+from airflow_provider_deltaforge.spec.policies import Sharding
 from airflow_provider_deltaforge.spec.template import Path, Template
 
 log = logging.getLogger(__name__)
@@ -260,3 +263,19 @@ def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return orjson.dumps(value).decode()
+
+
+def is_placed_by_key(sink: Sink, sharding: Sharding | None, table: TableSchema) -> bool:
+    """Return whether the key of a row alone decides where a sink sends its events.
+
+    If not, a delete that is made of the key may go elsewhere than the row's other events, and a
+    consumer could apply it too late, or never.
+    """
+    texts = [text for text in (sink.destination, sink.key_template) if text]
+    paths = [path.segments for text in texts for path in Template.parse(text).paths]
+    if sharding is not None and sharding.count is not None and sharding.key_template is not None:
+        is_sharded = sink.takes_partitions or any(path[0] == "shard" for path in paths)
+        own = Template.parse(sharding.key_template).paths if is_sharded else ()
+        paths += [path.segments for path in own]
+    columns = {tuple(path[1:2]) for path in paths if path[0] in ("before", "after")}
+    return columns <= {(name,) for name in table.primary_key}

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.read.batcher import joined
+from airflow_provider_deltaforge.engine.render.route_templates import is_placed_by_key
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
@@ -67,7 +68,8 @@ def _of_table(
     table: str,
     keys: Sequence[str],
 ) -> Iterator[TableChunk]:
-    source = context.pipeline.spec.source
+    spec = context.pipeline.spec
+    source = spec.source
     chunk_rows = source.snapshot.chunk_size
     planned = (c for c in snapshotter.plan(chunk_rows, [table]) if c.full_name == table)
     whole = next(planned, None)
@@ -83,6 +85,18 @@ def _of_table(
             len(keys),
             table,
         )
+    places = [
+        sink.id
+        for sink in spec.sinks
+        if latest is not None and not is_placed_by_key(sink, spec.sharding, latest.schema)
+    ]
+    if places:
+        _log.warning(
+            "rows of %s that are not in the table stay in the sinks: %s sends rows to a place that "
+            "the key does not name, so their deletes would go elsewhere",
+            table,
+            ", ".join(places),
+        )
     texts = list(known)
     for first in range(0, len(texts), _KEYS_AT_ONCE):
         some = texts[first : first + _KEYS_AT_ONCE]
@@ -95,7 +109,7 @@ def _of_table(
                 f"rows of {table} cannot be read by their keys; copy the table: "
                 f"deltaforge snapshot FILE --tables {table}"
             )
-        bounds = {**chunk.bounds, _KEYS: some}
+        bounds = {**chunk.bounds, **({} if places else {_KEYS: some})}
         yield replace(chunk, id=f"{table}:keys:{first}", bounds=bounds)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from airflow_provider_deltaforge.engine.render.route_templates import is_placed_by_key
 from airflow_provider_deltaforge.engine.verify.message_rows import VerifiedTable
 from airflow_provider_deltaforge.engine.verify.row_states import (
     StateFiles,
@@ -31,11 +32,8 @@ from airflow_provider_deltaforge.engine.verify.sink_rows import (
 from airflow_provider_deltaforge.engine.verify.source_rows import UNVERIFIED, SourceRows
 from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.sinks.contract import Sink
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.spec.document import Pipeline
-from airflow_provider_deltaforge.spec.policies import Sharding
-from airflow_provider_deltaforge.spec.template import Template
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _log = logging.getLogger(__name__)
@@ -153,10 +151,7 @@ class _Search:
         if not schema.primary_key:
             return "has no key, so its rows cannot be compared"
         for sink in self._sinks:
-            paths = _place_of(sink, self._pipeline.spec.sharding)
-            columns = {tuple(path[1:2]) for path in paths if path[0] in ("before", "after")}
-            if not columns <= {(name,) for name in schema.primary_key}:
-                # Elsewhere than the row's other events, a consumer might apply it too late.
+            if not is_placed_by_key(sink, self._pipeline.spec.sharding, schema):
                 return f"has rows that sink {sink.id} sends to a place that the key does not name"
         return None
 
@@ -236,17 +231,6 @@ class _Search:
             count = len(keys) - len(fitting)
             self.notes.append(f"table {table.name}: {count} keys in sinks have a former shape")
         return sorted(fitting)
-
-
-def _place_of(sink: Sink, sharding: Sharding | None) -> Sequence[Sequence[str]]:
-    """Return the fields that decide to which place, or shard of it, a sink sends an event."""
-    texts = [text for text in (sink.destination, sink.key_template) if text]
-    paths = [path.segments for text in texts for path in Template.parse(text).paths]
-    if sharding is None or sharding.count is None or sharding.key_template is None:
-        return paths
-    is_sharded = sink.takes_partitions or any(path[0] == "shard" for path in paths)
-    own = Template.parse(sharding.key_template).paths if is_sharded else ()
-    return [*paths, *(path.segments for path in own)]
 
 
 def _plain_name(schema: TableSchema) -> str:
