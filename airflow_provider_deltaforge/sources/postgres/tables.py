@@ -33,13 +33,17 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
  ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 """
 
-# Whatever alters a table or its indexes writes one of these rows anew.
+# Whatever alters a table, its indexes or what is published of it writes one of these rows anew.
 _VERSION = """
 SELECT concat_ws(' ', c.oid, c.xmin,
        (SELECT string_agg(concat(a.attnum, ':', a.xmin), ' ' ORDER BY a.attnum)
           FROM pg_attribute a WHERE a.attrelid = c.oid),
        (SELECT string_agg(concat(i.indexrelid, ':', i.xmin), ' ' ORDER BY i.indexrelid)
-          FROM pg_index i WHERE i.indrelid = c.oid))
+          FROM pg_index i WHERE i.indrelid = c.oid),
+       (SELECT string_agg(concat(p.oid, ':', p.xmin, ':', r.xmin), ' ')
+          FROM pg_publication p
+          LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+         WHERE p.pubname = %s))
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = %s
 """
@@ -172,14 +176,21 @@ class KnownTables:
     """The facts of tables, which are looked up again only when a table was altered.
 
     What the catalog says of keys costs the server as much as a thousand rows.
+
+    Args:
+        publication: what it publishes of a table counts as the table's, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, publication: str) -> None:
+        self._publication = publication
         self._known: dict[tuple[str, str], tuple[str, CapturedTable | None]] = {}
 
     def get(self, connection: Any, schema: str, table: str) -> CapturedTable | None:
-        """Return the facts of one table as it is now, its size apart; None: there is none."""
-        row = connection.execute(_VERSION, (schema, table)).fetchone()
+        """Return the facts of one table as it is now, its size apart; None: there is none.
+
+        As long as nothing was altered they are the same object.
+        """
+        row = connection.execute(_VERSION, (self._publication, schema, table)).fetchone()
         if row is None:
             return None
         known = self._known.get((schema, table))

@@ -125,6 +125,31 @@ def test_an_altered_table_is_read_with_its_new_columns(shop, either):
     assert json.loads(event["after"]) == {"id": 1, "b": 7, 'new "name"': None}
 
 
+@pytest.mark.parametrize(
+    ("change", "after", "default"),
+    [
+        ("ALTER TABLE t ADD b int DEFAULT 7", {"id": 1, "a": 2, "b": 7}, "5"),
+        ("ALTER TABLE t ALTER a SET DEFAULT 6", {"id": 1, "a": 2}, "6"),
+        ("ALTER TABLE t ALTER a TYPE text", {"id": 1, "a": "2"}, "5"),
+        ("ALTER PUBLICATION shop_pub SET TABLE t (id)", {"id": 1}, None),
+    ],
+)
+def test_what_changes_between_two_chunks_is_seen(shop, either, change, after, default):
+    source = shop(
+        "CREATE TABLE t (id int PRIMARY KEY, a int DEFAULT 5)", "INSERT INTO t VALUES (1, 2)"
+    )
+    snapshotter = begun(source)
+    (chunk,) = snapshotter.plan(10)
+    (first,) = events(snapshotter.read(chunk, "run"))
+    assert json.loads(first["after"]) == {"id": 1, "a": 2}
+    execute(either, change, database=NAME)
+    (batch,) = snapshotter.read(chunk, "run")
+    snapshotter.close()
+    assert json.loads(events([batch])[0]["after"]) == after
+    defaults = {column.name: column.default_value for column in batch.schemas[0].columns}
+    assert (defaults.get("a") or "").partition("::")[0].strip("'") == (default or "")
+
+
 def test_a_dropped_table_is_an_empty_chunk_with_a_warning(shop, either):
     source = shop("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int)")
     snapshotter = begun(source)

@@ -86,12 +86,13 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         self._tuning = tuning
         self._plans: Planner | None = None
         self._slot_is_new = False
-        self._known = KnownTables()
+        self._known = KnownTables(publication)
+        self._made: dict[tuple[str, str], tuple[CapturedTable, WalTablePlan]] = {}
 
     def close(self) -> None:
         """Close the connection. Safe to call twice."""
         super().close()
-        self._known = KnownTables()  # Another server may answer next.
+        self._known = KnownTables(self._publication)  # Another server may answer next.
 
     def begin(self) -> Position:
         """Return the position where the stream must start so that no change behind it is missed."""
@@ -215,7 +216,7 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
         if facts is None:
             return self._nothing()
         check_bounds(facts, chunk)
-        plan = self._planner(server).plan_of_table(*table)
+        plan = self._plan_of(server, facts)
         if plan is None:
             return self._nothing()
         if chunk.bounds.get("where"):
@@ -227,6 +228,17 @@ class PostgresSnapshotter(ServerSnapshotter[PostgresServer, CapturedTable]):
             close_view(connection)
 
         return SelectedRows(view, plan.schema, _rows(parts, plan), check)
+
+    def _plan_of(self, server: PostgresServer, facts: CapturedTable) -> WalTablePlan | None:
+        """Return how to decode a table's rows, which is looked up only when it was altered."""
+        name = (facts.schema, facts.table)
+        made = self._made.get(name)
+        if made is not None and made[0] is facts:
+            return made[1]
+        plan = self._planner(server).plan_of_table(*name)
+        if plan is not None:
+            self._made[name] = facts, plan
+        return plan
 
     def _nothing(self) -> SelectedRows:
         """Return no rows: the table is gone."""
