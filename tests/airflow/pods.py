@@ -1,15 +1,14 @@
 """A cluster with our manifests, and what may be seen in it."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.airflow.clusters import SECRET, command_lines_with_the_secret, content
 from tests.architecture.probe import CHECKOUT
-from tests.servers import kubernetes, spark
+from tests.servers import kubernetes
 
-SECRET = "planted-8b41f0"
 NAMESPACE = "deltaforge"
 IMAGE = "registry.example.com/deltaforge-spark:1"
 
@@ -50,18 +49,10 @@ def leaked(plane, node=None):
         found += [
             f"{kind}/{item['metadata']['name']}" for item in items if SECRET in json.dumps(item)
         ]
-    lines = [spark.command_line(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
-    found += [f"process {line}" for line in lines if SECRET in line]
+    found += command_lines_with_the_secret()
     if node is not None:
         logs = [run.log for run in node.runs.values()]
         assert any(log.stat().st_size for log in logs)
         files = [path for path in node.directory.rglob("*") if path.is_file()]
         found += [f"file {path}" for path in files if SECRET.encode() in content(path)]
     return found
-
-
-def content(path):
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, PermissionError):
-        return b""

@@ -24,7 +24,8 @@ from airflow_provider_deltaforge.control.launching.kubernetes.settings import (
 from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.errors import AccessError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from tests.airflow.pods import IMAGE, NAMESPACE, SECRET, leaked
+from tests.airflow.clusters import SECRET
+from tests.airflow.pods import IMAGE, NAMESPACE, leaked
 from tests.servers.process import HOST
 from tests.waiting import wait_for
 

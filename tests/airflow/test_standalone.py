@@ -5,56 +5,34 @@ and its directory removed; another one adopts the stream, sees its driver die, s
 stops it.
 """
 
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_deltaforge.control.driver_log import log_tail
-from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from tests.airflow import clusters
 from tests.airflow.bench import context, deferred
-from tests.airflow.clusters import (
-    PATIENCE_S,
-    SECRET,
-    content,
-    cwd_below,
-    events_of,
-    killed_and_restarted,
-    launched_and_gone,
-    lines_of,
-    parameterised,
-)
-from tests.control.bench import DOCUMENT as BENCH_DOCUMENT
-from tests.engine.scripted_run import DOCUMENT, NAME, ScriptedRun
-from tests.servers import postgres, spark
-from tests.servers.process import HOST, family, free_port
+from tests.airflow.clusters import PATIENCE_S, SECRET, content, lines_of
+from tests.engine.scripted_run import NAME, ScriptedRun
+from tests.servers import spark
+from tests.servers.process import family, free_port
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+
+HOLDERS = {"DriverWrapper": "jvm", "deltaforge_stream_job": "driver", "pyspark.daemon": "executor"}
+"""Of the store's password as a variable: processes by what their command lines hold."""
 
 
 @pytest.fixture(scope="module")
 def cluster_python(tmp_path_factory):
     return clusters.cluster_python(tmp_path_factory.mktemp("opt"))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    server = postgres.start(tmp_path_factory.mktemp("store"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +50,7 @@ def host(directory):
 
 
 @pytest.fixture
-def database(store):
-    return clusters.database(store)
-
-
-@pytest.fixture
-def connection(cluster, store, database, cluster_python, tmp_path):
+def connection(cluster, state_server, database, cluster_python, tmp_path):
     """The connection as every host of Airflow has it."""
     events = tmp_path / "events"
     events.mkdir()
@@ -93,9 +66,7 @@ def connection(cluster, store, database, cluster_python, tmp_path):
             "spark.eventLog.dir": f"file://{events}",
         },
     }
-    login = {"login": "postgres", "password": SECRET, "host": HOST, "port": store.port}
-    schema = database.rpartition("/")[2]
-    return json.dumps({"conn_type": "deltaforge", "schema": schema, **login, "extra": extra})
+    return clusters.connection_of(state_server, database, extra)
 
 
 @pytest.fixture
@@ -110,116 +81,46 @@ def run(database, cluster, tmp_path):
 def test_a_stream_outlives_the_worker_that_launched_it(
     cluster, connection, run, tmp_path, monkeypatch
 ):
-    start, first = run.begin(), tmp_path / "first"
-    launched_and_gone(first, cluster.url, connection, run, printed=lambda: driver_output(cluster))
-    events = events_of(run)
-    record = run.control.read()
-    wait_for("the stream without its launcher", lambda: events_of(run) > events + 300, PATIENCE_S)
-    assert not first.exists()
-    assert cwd_below(first) == []
-
-    # Another host of Airflow: it has the connection and the document, and nothing else.
-    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", connection)
-    monkeypatch.delenv("DELTAFORGE_JOBS", raising=False)
-    (tmp_path / "second.yaml").write_text(parameterised(run))
-    monkeypatch.setenv("OUTPUT", str(run.directory))
-    task = DeltaForgeStreamOperator(
-        task_id="stream", document=str(tmp_path / "second.yaml"), master=cluster.url
+    start = run.begin()
+    first = tmp_path / "first"
+    clusters.launched_and_gone(
+        first, cluster.url, connection, run, printed=lambda: driver_output(cluster)
     )
-    attempt = context(2)
-    trigger = deferred(lambda: task.execute(attempt))
+
+    task, attempt, trigger = clusters.adopted_elsewhere(
+        run, cluster.url, connection, tmp_path, monkeypatch
+    )
+
     adopted = run.control.read()
-    hook = DeltaForgeHook()
-    assert adopted.generation == record.generation
-    assert adopted.handle == record.handle
-    assert adopted.owner != record.owner
     assert attempt["pushed"]["driver"]["submission_id"].startswith("driver-")
-    assert trigger.look()[0] is None
-    assert hook.get_status(NAME).status == "running"
-    log = log_tail(run.store, NAME, hook.backend(), 50)
+    log = log_tail(run.store, NAME, DeltaForgeHook().backend(), 50)
     assert log["lines"]
     assert log["host"]
+    assert leaked(cluster, tmp_path / "events", adopted.handle) == []
+    holders = clusters.holders_of_the_secret(family(cluster.worker.pid), HOLDERS)
+    assert holders == {"jvm", "driver", "executor"}
 
-    leaks = leaked(cluster, tmp_path / "events", adopted.handle)
-    assert leaks == []
-    assert holders_of_the_secret(cluster) == {"jvm", "driver", "executor"}
-
-    restarted = killed_and_restarted(
+    restarted = clusters.killed_and_restarted(
         lambda: kill_driver(cluster), "submission_id", run, task, trigger, attempt
     )
 
-    hook.stop(NAME)
-
-    backend = hook.backend()
-    wait_for("its end", lambda: backend.status(restarted.handle).state is JobState.ENDED, 60)
-    assert backend.status(restarted.handle).exit_code == 0
-    assert hook.get_status(NAME).status == "stopped"
-    run.close_log()
-    assert run.judge(start) == []
+    clusters.stopped_in_order(run, start, restarted.handle)
     assert leaked(cluster, tmp_path / "events", restarted.handle) == []
 
 
 def test_a_snapshot_is_taken_on_the_cluster(cluster, connection, tmp_path, monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", connection)
-    document = DOCUMENT.format(
-        name="copied",
-        transactions=40,
-        rate=400,
-        snapshot="initial",
-        processors="",
-        journal="",
-        policy="",
-        more="",
-        window=600,
-        batch="max_events: 30, max_ms: 20",
-        started_ms=int(time.time() * 1000) - 300,
-        directory=tmp_path,
-    )
-    (tmp_path / "copied.yaml").write_text(document)
-    task = DeltaForgeSnapshotOperator(
-        task_id="copy",
-        document=str(tmp_path / "copied.yaml"),
-        master=cluster.url,
-        deferrable=False,
-    )
-    attempt = context()
-    for place in ("operators.snapshot", "triggers.snapshot"):  # Airflow keeps Variables: not here.
-        monkeypatch.setattr(f"airflow_provider_deltaforge.{place}.publish", {}.__setitem__)
-
-    counts = task.execute(attempt)
-
-    assert counts["finished"], counts
-    handle = attempt["pushed"]["driver"]
-    backend = DeltaForgeHook().backend()
-    wait_for("its end", lambda: backend.status(handle).state is JobState.ENDED, PATIENCE_S)
-    assert backend.status(handle).exit_code == 0
-    assert (tmp_path / "out.jsonl").read_bytes().count(b"\n") > 0
+    clusters.copied(cluster.url, connection, tmp_path, monkeypatch)
 
 
 def test_a_package_that_is_missing_is_found_on_the_worker_that_the_error_names(
     cluster, connection, tmp_path, monkeypatch
 ):
-    other = tmp_path / "other"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(other)], check=True)
-    settings = json.loads(connection)
-    settings["extra"]["spark_python"] = str(other / "bin" / "python")
-    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", json.dumps(settings))
-    (tmp_path / "lacking.yaml").write_text(BENCH_DOCUMENT)
-    task = DeltaForgeStreamOperator(
-        task_id="stream",
-        document=str(tmp_path / "lacking.yaml"),
-        master=cluster.url,
-        restarts_max=0,
+    words, handle = clusters.failed_without_the_package(
+        cluster.url, connection, tmp_path, monkeypatch
     )
-    attempt = context()
-    trigger = deferred(lambda: task.execute(attempt))
-    wait_for("its end", lambda: trigger.look()[0] is not None, PATIENCE_S)
 
-    with pytest.raises(AirflowFailException, match=r"Spark says FAILED; driver-\S+ on worker-"):
-        task.execute_complete(attempt, trigger.look()[0].payload)
-
-    submission = attempt["pushed"]["driver"]["submission_id"]
-    printed = cluster.worker.directory / "work" / submission / "stderr"
+    assert re.search(r"Spark says FAILED; driver-\S+ on worker-", words)
+    printed = cluster.worker.directory / "work" / driver_id(handle) / "stderr"
     assert "deltaforge_stream_job.py" in printed.read_text()
 
 
@@ -278,30 +179,9 @@ def kill_driver(cluster):
     os.kill(jvm, signal.SIGKILL)
 
 
-def holders_of_the_secret(cluster):
-    """Return the kinds of processes that have the password of the store in their environment."""
-    kinds = {
-        "DriverWrapper": "jvm",
-        "deltaforge_stream_job": "driver",
-        "python_streaming_source_runner": "driver",
-        "pyspark.daemon": "executor",
-    }
-    found = set()
-    for pid in family(cluster.worker.pid):
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_text(errors="replace")
-        except OSError:
-            continue
-        if SECRET in environment:
-            line = spark.command_line(pid)
-            found.add(next((kind for mark, kind in kinds.items() if mark in line), line))
-    return found
-
-
 def leaked(cluster, events, handle):
     """Return where the store's password can be read: command lines, files, pages and answers."""
-    lines = [spark.command_line(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
-    found = [f"process {line}" for line in lines if SECRET in line]
+    found = clusters.command_lines_with_the_secret()
     files = [
         path
         for place in (cluster.master.directory, cluster.worker.directory, events)

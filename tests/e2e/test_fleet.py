@@ -1,13 +1,18 @@
 """Many pipelines in one process, or in one Spark application: what happens to one is its own."""
 
 import contextlib
+import os
+import signal
 
 import pytest
 
+from airflow_provider_deltaforge.cli.exit_codes import RETRY
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import statuses
 from tests.e2e.fleet_run import FleetPipeline, FleetRun
-from tests.waiting import wait_for
+from tests.servers import spark
+from tests.servers.process import family
+from tests.waiting import PATIENCE_S, wait_for
 
 BROKEN = """
 apiVersion: deltaforge/v1
@@ -131,6 +136,34 @@ def test_what_happens_to_one_pipeline_does_not_touch_the_others(fleet_run):
 @pytest.mark.spark
 def test_neither_in_one_spark_application(fleet_run):
     journey(fleet_run, ["--master", "local[6]"])
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_fleet_whose_jvm_is_killed_ends_and_the_next_one_goes_on(fleet_run):
+    run = fleet_run("--master", "local[4]")
+    shops = [fleet_run.pipeline(run, name) for name in ("one", "two")]
+    for shop in shops:
+        shop.write()
+    fleet = run.start()
+    for shop in shops:
+        run.wait(shop.name, "running")
+        shop.wait_events()
+    [jvm] = [
+        pid
+        for pid in family(fleet.pid)
+        if spark.command_line(pid).partition(" ")[0].endswith("java")
+    ]
+
+    os.kill(jvm, signal.SIGKILL)
+
+    assert fleet.wait(PATIENCE_S) == RETRY
+    assert "start the fleet again" in run.log_of(0).read_text()
+    again = run.start()
+    for shop in shops:
+        run.wait(shop.name, "running")
+        assert shop.wait_whole() == []
+    assert run.stop(again) == 0
 
 
 @pytest.mark.long
