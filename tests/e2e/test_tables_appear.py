@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -36,3 +38,43 @@ def test_a_driver_killed_behind_the_checkpoint_leaves_the_copy_to_the_next(
     texts = [event.state["text"] for event in run.seen() if event.key[0] == "appearing.noise"]
     assert texts == ["a", "b", "c", "d"]
     assert TableRecords(run.store, run.name).arrivals() == []
+
+
+@pytest.mark.parametrize("server", ["mysql_server", "mariadb_server"])
+@pytest.mark.parametrize(
+    ("statements", "name"),
+    [
+        (["RENAME TABLE orders TO purchases"], "purchases"),
+        (["RENAME TABLE orders TO purchases", "RENAME TABLE purchases TO sales"], "sales"),
+        (
+            ["RENAME TABLE orders TO purchases", "CREATE TABLE orders LIKE purchases"],
+            "purchases",
+        ),
+    ],
+    ids=["renamed", "renamed_twice", "replaced"],
+)
+def test_a_table_renamed_within_its_first_copy_is_copied_under_its_new_name(
+    request, tmp_path, kafka_server, server, statements, name
+):
+    server = request.getfixturevalue(server)
+    run = run_in(tmp_path, server, kafka_server, "renamed", parallel=False)
+    driver = run.start(hold=(CrashPoint.CHUNK_STORED, 8))  # Of twelve, of two tables.
+    run.wait_held()
+    sql.execute(server, *statements, database="renamed")
+    run.let_go()
+    run.wait_status("running")
+    sql.execute(server, f"UPDATE renamed.{name} SET note = 'later' WHERE id = 600")
+    run.wait_caught_up()
+    run.wait(lambda: copied(run, f"renamed.{name}"))
+    assert run.stop(driver) == 0
+    seen = [event for event in run.seen() if event.key[0] == f"renamed.{name}"]
+    last = {event.key[1]: event.state for event in seen}
+    assert len(last) == 600
+    assert last[max(last)]["note"] == "later"
+
+
+def copied(run, table):
+    """Return whether a table that appeared was copied."""
+    return any(
+        r.state == "done" and table in r.tables for r in snapshots.requests(run.store, run.name)
+    )

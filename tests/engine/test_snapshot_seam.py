@@ -66,7 +66,8 @@ def seam(cuts, upto=(), columns=("id",), ended=None, order=(), source=SOURCE):
         chunks.append((TableChunk(f"{NAME}:{at}", "db", None, "t", bounds), {"tx": cut}))
     tables = {NAME: TableCuts.of(source, chunks)}
     ended = [] if ended is None else ended
-    return SnapshotSeam(source, tables, [cut for _, cut in chunks], lambda *end: ended.append(end))
+    cuts = [cut for _, cut in chunks]
+    return SnapshotSeam(source, tables, cuts, lambda *end: ended.append(end), [NAME])
 
 
 def left(found):
@@ -318,6 +319,22 @@ def test_behind_a_statement_that_some_views_did_not_see_everything_follows():
 
     assert found == [("ddl", 6, None), ("u", 7, {"id": 11})]
     assert ended == [(NAME, {"tx": 6})]
+
+
+def test_a_table_renamed_before_its_last_view_is_copied_under_its_new_name():
+    ddl = {"tables": [NAME, "db.u"], "renamed": {NAME: "db.u", "db.other": "db.v"}}
+    altered = {"tables": [NAME]}
+    joined = seam([5, 9], upto=[(10,)])
+    first = joined.without_shown(batch(change("ddl", 6, None, table="_ddl", ddl=altered)))
+    assert left(first) == [("ddl", 6, None)]  # It has ended the seam for the table.
+
+    found = joined.without_shown(batch(change("ddl", 7, None, table="_ddl", ddl=ddl), end=9))
+    later = joined.without_shown(batch(change("ddl", 10, None, table="_ddl", ddl=ddl)))
+
+    (event,) = found.rows.to_pylist()
+    assert json.loads(event["ddl"]) == {**ddl, "copies": ["db.u"]}
+    (event,) = later.rows.to_pylist()
+    assert json.loads(event["ddl"]) == ddl
 
 
 def test_a_statement_about_another_table_ends_nothing():

@@ -9,6 +9,9 @@ It holds only while the rows and the log agree on what a table is. A statement t
 or a TRUNCATE, is left out like a change if the views of all chunks contained it. Behind some of the
 chunks it ends the seam for that table: everything behind is delivered, shown or not. That is stored
 before the statement is delivered, because a lane that goes on behind it must do the same.
+
+A captured table that took another captured name meanwhile was perhaps not read to its end: the
+statement then says that it is to be copied under that name.
 """
 
 import json
@@ -137,6 +140,7 @@ class SnapshotSeam:
         tables: the cuts by full table name.
         cuts: of all chunks, about in the order of time.
         end_table: stores behind which position a table's changes are all delivered.
+        copied: full names of all tables that were copied.
     """
 
     def __init__(
@@ -145,9 +149,11 @@ class SnapshotSeam:
         tables: Mapping[str, TableCuts],
         cuts: Iterable[Position],
         end_table: Callable[[str, Position], None],
+        copied: Iterable[str] = (),
     ) -> None:
         self._source = source
         self._tables = dict(tables)
+        self._copied = frozenset(copied)
         self._ahead = list({json.dumps(cut, sort_keys=True): cut for cut in cuts}.values())
         self._cuts = list(self._ahead) if self._tables else []
         self._end_table = end_table
@@ -191,7 +197,7 @@ class SnapshotSeam:
         for table, position in ended.items():
             if source.covers(start, position):
                 tables.pop(table, None)
-        seam = cls(source, tables, cuts, end_table)
+        seam = cls(source, tables, cuts, end_table, run.tables)
         seam._pass(start)
         return seam
 
@@ -203,7 +209,7 @@ class SnapshotSeam:
 
     def without_shown(self, batch: ChangeBatch) -> ChangeBatch:
         """Return a batch of the log without the changes that the snapshot's rows show."""
-        if not self._tables:
+        if not self._ahead:
             return batch
         rows = self._look_through(batch) if batch.rows.num_rows else batch.rows
         self._pass(batch.end)
@@ -221,7 +227,7 @@ class SnapshotSeam:
         with suppress(PositionLostError):  # Of another history, which contains none of it either.
             while self._ahead and self._source.covers(position, self._ahead[0]):
                 self._ahead.pop(0)
-        if self._tables and not self._ahead:
+        if not self._ahead:
             self._tables = {}
             self.close()
             if self._left_out:
@@ -244,7 +250,11 @@ class SnapshotSeam:
                     except _NotAskedError as error:
                         self._give_up(name, error)
             if at < len(codes):
-                shown[at] = self._is_statement_shown(batch, at, tables[codes[at]])
+                event = rows.slice(at, 1).to_pylist()[0]
+                statement = {} if event["op"] == "t" else json.loads(event["ddl"] or b"{}")
+                named = [tables[codes[at]]] if event["op"] == "t" else statement.get("tables")
+                shown[at] = self._is_statement_shown(batch, at, statement, named)
+                rows = self._with_copies(rows, at, statement)
             first = at + 1
         self._left_out += int(shown.sum())
         return without_rows(rows, shown) if shown.any() else rows
@@ -339,11 +349,14 @@ class SnapshotSeam:
             visible[mine] = self._source.visible(cut, batch)[places[mine]]
         return visible
 
-    def _is_statement_shown(self, batch: ChangeBatch, at: int, table: str | None) -> bool:
+    def _is_statement_shown(
+        self,
+        batch: ChangeBatch,
+        at: int,
+        statement: Mapping[str, Any],
+        named: Sequence[str | None] | None,
+    ) -> bool:
         """Return whether nothing is left to do of a statement; end the seam where it matters."""
-        event = batch.rows.slice(at, 1).to_pylist()[0]
-        statement = {} if event["op"] == "t" else json.loads(event["ddl"] or b"{}")
-        named = [table] if event["op"] == "t" else statement.get("tables")
         # Of one that brings or takes rows the log has no more than the statement.
         if named and not statement.keys() & _MOVES_ROWS:
             cuts = [self._tables.get(name or "") for name in named]
@@ -351,9 +364,20 @@ class SnapshotSeam:
                 return True
         for name in named or [*self._tables]:
             if name in self._tables:
-                self._end_table(name, batch.positions.after(event["tx"]))
+                self._end_table(name, batch.positions.after(batch.rows["tx"][at].as_py()))
                 del self._tables[name]
         return False
+
+    def _with_copies(
+        self, rows: pa.RecordBatch, at: int, statement: Mapping[str, Any]
+    ) -> pa.RecordBatch:
+        """Return rows whose statement at a place names the tables to copy for their new names."""
+        renamed = statement.get("renamed", {})
+        copies = [name for former, name in renamed.items() if former in self._copied]
+        if not copies:
+            return rows
+        changed = {**statement, "copies": [*statement.get("copies", ()), *copies]}
+        return _replaced(rows, [at], {"ddl": orjson.dumps(changed)})
 
 
 def _of_run(

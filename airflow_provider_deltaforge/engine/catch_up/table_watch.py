@@ -181,7 +181,13 @@ class TableWatch:
             for name in change.get("lost", ()):
                 sql = redacted(change["sql"])
                 _log.warning("rows of %s went away without events: %s", name, sql)
-            for name in change.get("copies", ()):
+            copies = [*change.get("copies", ())]
+            copies += [
+                name
+                for former, name in change.get("renamed", {}).items()
+                if name not in copies and self._awaits_copy(former)
+            ]
+            for name in copies:
                 self._note(name, f"{name}:{row['event_id'].hex()}")
 
     def passed(self, position: Position, reader: LogReader) -> list[Write]:
@@ -209,6 +215,13 @@ class TableWatch:
         if self._arrivals:
             self._arrivals = []
             ask_for_arrivals(self._context)
+
+    def _awaits_copy(self, table: str) -> bool:
+        """Return whether a table that appeared is still to be copied, or is just being copied."""
+        record = self._context.control.read()
+        asked = [] if record is None else [r.tables for r in record.requests if r.by == ASKER]
+        arrivals = [arrival.table for arrival in (*self._arrivals, *self._records.arrivals())]
+        return table in arrivals or [table] in asked
 
     def _note(self, table: str, name: str) -> None:
         self._arrivals.append(Arrival(id=f"appeared:{name}", table=table))

@@ -10,22 +10,23 @@ from tests.waiting import wait_for
 
 
 @pytest.mark.parametrize(
-    ("statement", "copies"),
+    ("statement", "copies", "renamed"),
     [
-        ("RENAME TABLE a TO tmp, b TO a, tmp TO b", ["a", "b"]),
-        ("RENAME TABLE a TO tmp, b TO a", ["a"]),
-        ("RENAME TABLE a TO tmp, tmp TO a", []),
-        ("RENAME TABLE a TO x, x TO y, y TO c", []),
-        ("RENAME TABLE a TO _a_del, _a_gho TO a", []),
-        ("RENAME TABLE other.n TO tmp, tmp TO c", ["c"]),
-        ("RENAME TABLE a TO other.n", []),
-        ("RENAME TABLE a TO tmp, b TO a, c TO b, tmp TO c", ["a", "b", "c"]),
+        ("RENAME TABLE a TO tmp, b TO a, tmp TO b", ["a", "b"], {}),
+        ("RENAME TABLE a TO tmp, b TO a", ["a"], {"a": "tmp"}),
+        ("RENAME TABLE a TO tmp, tmp TO a", [], {}),
+        ("RENAME TABLE a TO x, x TO y, y TO c", [], {"a": "c"}),
+        ("RENAME TABLE a TO _a_del, _a_gho TO a", [], {}),
+        ("RENAME TABLE other.n TO tmp, tmp TO c", ["c"], {}),
+        ("RENAME TABLE a TO other.n", [], {}),
+        ("RENAME TABLE a TO tmp, b TO a, c TO b, tmp TO c", ["a", "b", "c"], {}),
     ],
 )
-def test_a_name_on_the_way_is_no_name(statement, copies):
+def test_a_name_on_the_way_is_no_name(statement, copies, renamed):
     understood = statements.understand(statement)
-    found = unlogged_rows(understood, "shop", lambda db, _: db == "shop").copies
-    assert sorted(found) == [("shop", name) for name in copies]
+    found = unlogged_rows(understood, "shop", lambda db, _: db == "shop")
+    assert sorted(found.copies) == [("shop", name) for name in copies]
+    assert {old[1]: new[1] for old, new in found.renamed.items()} == renamed
 
 
 def test_a_swap_through_a_third_name_copies_both_tables_and_no_other(mysql_server, caplog):

@@ -216,6 +216,9 @@ def _change(
         record["copies"] = _full_names(moved.copies)
     if moved.lost:
         record["lost"] = _full_names(moved.lost)
+    if moved.renamed:
+        former, names = _full_names(moved.renamed), _full_names(moved.renamed.values())
+        record["renamed"] = dict(zip(former, names, strict=True))
     text = orjson.dumps(record)
     before = segment.scanned.rows_count
     if statement.kind == statements.TRUNCATE:

@@ -1,8 +1,8 @@
 """What a statement in the log does to tables."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import (
     PLAIN_MODE,
@@ -306,10 +306,13 @@ class UnloggedRows:
     Attributes:
         copies: captured tables that hold rows which never came through the log.
         lost: captured tables that lost rows without an event.
+        renamed: captured tables that took another captured name and are not copied for it, by
+            their former names.
     """
 
     copies: tuple[Key, ...] = ()
     lost: tuple[Key, ...] = ()
+    renamed: Mapping[Key, Key] = field(default_factory=dict)
 
 
 def unlogged_rows(
@@ -332,18 +335,29 @@ def unlogged_rows(
         return name[0] or db, name[1]
 
     renames = _net([(key(act.table), key(act.other)) for act in _renames(statement) if act.other])
+    swapped = {
+        old: new
+        for old, new in renames.items()
+        if new in renames and _is_tools_swap(old[1], new[1], renames[new][1])
+    }
     copies = [
         new
         for old, new in renames.items()
-        if captures(*new)
-        and not (captures(*old) and new not in renames)
-        and not (new in renames and _is_tools_swap(old[1], new[1], renames[new][1]))
+        if old not in swapped and not (captures(*old) and new not in renames)
     ]
     copies += [key(act.table) for act in statement.acts if act.gains]
     lost = [key(act.table) for act in statement.acts if act.loses]
     return UnloggedRows(
         tuple(dict.fromkeys(name for name in copies if captures(*name))),
         tuple(dict.fromkeys(name for name in lost if captures(*name))),
+        {
+            old: new
+            for old, new in renames.items()
+            if captures(*old)
+            and captures(*new)
+            and new not in copies
+            and old not in {*swapped, *swapped.values()}
+        },
     )
 
 
