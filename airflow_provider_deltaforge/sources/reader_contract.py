@@ -60,10 +60,12 @@ class AppearedTable:
     Attributes:
         table: its full name.
         position: where in the log it appeared; None where the log has no sign of it.
+        former: its captured former name, under which its rows came; None: it has had none.
     """
 
     table: str
     position: Position | None
+    former: str | None = None
 
 
 @runtime_checkable

@@ -8,9 +8,12 @@ import pytest
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from airflow_provider_deltaforge.storage.records.tables import TableRecords
+from tests.e2e import postgres_run
 from tests.e2e.pipeline_run import run_in
 from tests.servers import sql
+from tests.sources.postgres.stream_reading import execute
 
 
 def test_a_driver_killed_behind_the_checkpoint_leaves_the_copy_to_the_next(
@@ -71,6 +74,25 @@ def test_a_table_renamed_within_its_first_copy_is_copied_under_its_new_name(
     last = {event.key[1]: event.state for event in seen}
     assert len(last) == 600
     assert last[max(last)]["note"] == "later"
+
+
+def test_so_is_a_table_of_postgresql(tmp_path, postgres_server, kafka_server):
+    name = "pg_renamed"
+    with postgres_run.run_in(tmp_path, postgres_server, kafka_server, name, parallel=False) as run:
+        driver = run.start(hold=(CrashPoint.CHUNK_STORED, 14))
+        run.wait_held()
+        copy = Snapshots(run.store, run.name).current()
+        done = [chunk.table for chunk in Snapshots(run.store, run.name).done(copy.id).values()]
+        unread = next(t for t, counts in copy.tables.items() if done.count(t) < counts["chunks"])
+        execute(postgres_server, f"ALTER TABLE {unread} RENAME TO renamed", database=name)
+        run.let_go()
+        run.wait_status("running")
+        run.wait(lambda: copied(run, "public.renamed"))
+        run.wait_caught_up()
+        assert run.stop(driver) == 0
+        seen = {event.key[1] for event in run.seen() if event.key[0] == f"{name}.public.renamed"}
+        ((rows,),) = execute(postgres_server, "SELECT count(*) FROM renamed", database=name)
+    assert len(seen) == rows > 0
 
 
 def copied(run, table):

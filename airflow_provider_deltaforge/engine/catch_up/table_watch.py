@@ -45,7 +45,14 @@ ASKER = "deltaforge"
 _log = logging.getLogger(__name__)
 
 
-def learn(context: TaskContext, registry: Registry, position: Position, *, anew: bool) -> None:
+def learn(
+    context: TaskContext,
+    registry: Registry,
+    position: Position,
+    *,
+    anew: bool,
+    is_of_copy: bool = False,
+) -> None:
     """Register how tables look where reading begins.
 
     Where the log does not describe its rows, this is what later statements are applied to.
@@ -56,10 +63,11 @@ def learn(context: TaskContext, registry: Registry, position: Position, *, anew:
         position: where the log is read from.
         anew: the log before it was not read; what was registered earlier may not hold here.
             Otherwise nothing is asked once something is registered.
+        is_of_copy: the pipeline's own copy begins here.
     """
     registry.refresh()
     _doubt_left_out(context, registry)
-    _name(context, anew=anew)
+    _name(context, anew=anew, is_of_copy=is_of_copy)
     if registry.all() and not anew:
         return
     source = context.pipeline.spec.source
@@ -68,13 +76,14 @@ def learn(context: TaskContext, registry: Registry, position: Position, *, anew:
         registry.register_all(found, compare=source.compare, fence=context.fence)
 
 
-def _name(context: TaskContext, *, anew: bool) -> None:
+def _name(context: TaskContext, *, anew: bool, is_of_copy: bool) -> None:
     """Remember which table has which name where reading begins."""
     records = TableRecords(context.store, context.pipeline.name)
     if anew or records.named() is None:
         named = context.pipeline.spec.source.named_tables()
         if named is not None:
-            context.store.transact([records.name(named.server, named.tables)], context.fence)
+            write = records.name(named.server, named.tables, is_of_copy=is_of_copy)
+            context.store.transact([write], context.fence)
 
 
 def _doubt_left_out(context: TaskContext, registry: Registry) -> None:
@@ -114,6 +123,7 @@ class TableWatch:
         self._reported: set[str] = set()
         self._left_out: frozenset[str] = frozenset()
         self._named: NamedTables | None = None
+        self._copied: frozenset[str] = frozenset()
 
     def open(self, source: Source, start: Position, over: Callable[[], bool]) -> LogReader:
         """Open the log without the tables that are left out.
@@ -142,6 +152,7 @@ class TableWatch:
         self._left_out = frozenset(self._records.stopped())
         named = self._records.named()
         self._named = None if named is None else NamedTables(named.server, named.tables)
+        self._copied = frozenset(named.tables if named is not None and named.is_of_copy else ())
         if self._named is not None and isinstance(reader, ReportsTableNames):
             reader.note_table_names(self._named)
         if self._left_out and isinstance(reader, SkipsTables):
@@ -185,7 +196,7 @@ class TableWatch:
             copies += [
                 name
                 for former, name in change.get("renamed", {}).items()
-                if name not in copies and self._awaits_copy(former)
+                if name not in copies and self._lacks_rows(former)
             ]
             for name in copies:
                 self._note(name, f"{name}:{row['event_id'].hex()}")
@@ -203,10 +214,14 @@ class TableWatch:
             passed_all = passed_all and passed
             if passed and name not in self._reported:
                 self._reported.add(name)
-                self._note(found.table, name)
+                if found.former is None or self._lacks_rows(found.former):
+                    self._note(found.table, name)
         writes: list[Write] = [self._records.arrive(arrival) for arrival in self._arrivals]
-        if named is not None and passed_all and named != self._named:
-            self._named = named  # Stored again with the next checkpoint if this one is not.
+        # A reader that has looked has another object, also where nothing was renamed.
+        is_news = named != self._named or (self._copied and named is not self._named)
+        if named is not None and passed_all and is_news:
+            # Stored again with the next checkpoint if this one is not.
+            self._named, self._copied = named, frozenset()
             writes.append(self._records.name(named.server, named.tables))
         return writes
 
@@ -216,12 +231,16 @@ class TableWatch:
             self._arrivals = []
             ask_for_arrivals(self._context)
 
-    def _awaits_copy(self, table: str) -> bool:
-        """Return whether a table that appeared is still to be copied, or is just being copied."""
+    def _lacks_rows(self, table: str) -> bool:
+        """Return whether a table may have been renamed before all of its rows were copied.
+
+        It appeared and is still to be copied, or is just being copied; or its name was not looked
+        at since the pipeline's own copy began.
+        """
         record = self._context.control.read()
         asked = [] if record is None else [r.tables for r in record.requests if r.by == ASKER]
         arrivals = [arrival.table for arrival in (*self._arrivals, *self._records.arrivals())]
-        return table in arrivals or [table] in asked
+        return table in self._copied or table in arrivals or [table] in asked
 
     def _note(self, table: str, name: str) -> None:
         self._arrivals.append(Arrival(id=f"appeared:{name}", table=table))

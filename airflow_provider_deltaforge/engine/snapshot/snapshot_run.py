@@ -322,7 +322,8 @@ class SnapshotRun:
     def _begin(self, snapshotter: Snapshotter) -> SnapshotRecord:
         position = self._start_position(snapshotter)
         if self._request is None and not self._streamed():
-            learn(self._context, registry_of(self._context), position, anew=True)
+            registry = registry_of(self._context)
+            learn(self._context, registry, position, anew=True, is_of_copy=True)
         chunks = list(self._wished(snapshotter))
         stopped = self._stopped({chunk.full_name for chunk in chunks})
         deletes, notes = self._passed_over(stopped, chunks, position)

@@ -55,6 +55,8 @@ class TableNames(Record):
     v: Literal[1] = 1
     server: str
     tables: dict[str, str]
+    is_of_copy: bool = False
+    """They were looked at when the pipeline's own copy began, and not again."""
 
 
 class TableRecords:
@@ -122,9 +124,10 @@ class TableRecords:
         text = self._store.get(names.TABLES, key)
         return None if text is None else TableNames.from_stored(text, f"the table {key}")
 
-    def name(self, server: str, tables: Mapping[str, str]) -> Put:
+    def name(self, server: str, tables: Mapping[str, str], *, is_of_copy: bool = False) -> Put:
         """Return the write that remembers which table has which name."""
-        text = TableNames(server=server, tables=dict(tables)).model_dump_json().encode()
+        names_now = TableNames(server=server, tables=dict(tables), is_of_copy=is_of_copy)
+        text = names_now.model_dump_json().encode()
         return Put(names.TABLES, f"{self._prefix}named", text)
 
     def stopped_among(self, tables: Iterable[str]) -> dict[str, StoppedTable]:

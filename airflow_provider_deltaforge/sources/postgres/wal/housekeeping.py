@@ -40,8 +40,8 @@ class Housekeeping:
         self._connect = connect
         self._newcomers = newcomers
         self._names = names
-        self.renamed: list[tuple[str, int]] = []
-        """Names that other tables have now, and where the log ended when they were found."""
+        self.renamed: list[tuple[str, str | None, int]] = []
+        """What ``TableNamesWatch.look`` found, and where the log ended then."""
         self._heartbeat_s = heartbeat_s
         self._look_s = look_s
         self._connection: Any = None
@@ -86,9 +86,10 @@ class Housekeeping:
         except BaseException:
             self._names.known = former  # Seen, but not reported.
             raise
-        for name in found:
-            log.warning("another table is called %s now; it is copied", name)
-        self.renamed += [(name, end) for name in found]
+        for name, was in found:
+            if was is None:
+                log.warning("another table is called %s now; it is copied", name)
+        self.renamed += [(name, was, end) for name, was in found]
 
     def close(self) -> None:
         """Close the connection."""

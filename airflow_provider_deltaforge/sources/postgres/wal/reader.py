@@ -166,8 +166,9 @@ class _AppearedTables:
         for table in self._watch.look(now):
             self.add(table.schema, table.name, None)
         while self._watch.renamed:
-            name, end = self._watch.renamed.pop()
-            self.found.append(AppearedTable(name, replace(position, lsn=end).as_json()))
+            name, former, end = self._watch.renamed.pop()
+            place = replace(position, lsn=end).as_json()
+            self.found.append(AppearedTable(name, place, former))
         self.named = self._names.known
 
     def close(self) -> None:

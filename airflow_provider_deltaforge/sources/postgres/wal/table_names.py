@@ -50,8 +50,11 @@ class TableNamesWatch:
         self._publication, self._info, self._matcher = publication, info, matcher
         self.known: NamedTables | None = None
 
-    def look(self, connection: Any) -> list[str]:
-        """Return the full names that other tables have now, whose rows came under other names."""
+    def look(self, connection: Any) -> list[tuple[str, str | None]]:
+        """Return the full names that other tables have now, whose rows came under other names.
+
+        Each with the former name of a captured table that has taken one which nobody had.
+        """
         tables = _published(connection, self._publication)
         now = _named(tables, self._info)
         known = self.known
@@ -59,23 +62,17 @@ class TableNamesWatch:
         if known is None or known.server != now.server or known == now:
             return []
         former = {oid: name for name, oid in known.tables.items()}
-        return [
-            qualified_name(schema, table)
-            for schema, table, oid in tables
-            if self._matcher.matches(schema, table)
-            and self._has_come(qualified_name(schema, table), oid, known, former)
-        ]
-
-    def _has_come(self, name: str, oid: str, known: NamedTables, former: dict[str, str]) -> bool:
-        """Return True if rows under a name were delivered under no name, or under another's.
-
-        A captured table that takes a name which nobody had has its rows delivered, under its
-        former name.
-        """
-        was = known.tables.get(name)
-        if was is not None:
-            return was != oid
-        return oid in former and not self._was_captured(former[oid])
+        found: list[tuple[str, str | None]] = []
+        for schema, table, oid in tables:
+            name = qualified_name(schema, table)
+            was = known.tables.get(name)
+            if not self._matcher.matches(schema, table) or was == oid:
+                continue
+            if was is not None or (oid in former and not self._was_captured(former[oid])):
+                found.append((name, None))
+            elif oid in former:
+                found.append((name, former[oid]))
+        return found
 
     def _was_captured(self, name: str) -> bool:
         """Return whether a full name was captured; in doubt it was not, and is copied again."""
