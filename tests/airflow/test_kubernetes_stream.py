@@ -18,6 +18,7 @@ from tests.airflow import clusters
 from tests.airflow.pods import IMAGE, NAMESPACE, leaked
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.servers import kubernetes, spark
+from tests.servers.cluster_python import cluster_python
 from tests.servers.played_kubelet import PlayedKubelet
 from tests.servers.process import family
 
@@ -37,7 +38,7 @@ HOLDERS = {
 def image(tmp_path_factory):
     """What an image for pods has at /opt/deltaforge, made of parts of this machine."""
     place = tmp_path_factory.mktemp("image")
-    home = clusters.cluster_python(place).parent.parent
+    home = cluster_python(place).parent.parent
     ours = next(Path(entry) for entry in sys.path if entry.endswith("site-packages"))
     (home / "spark").symlink_to(ours / "pyspark")
     written = place / "written"

@@ -21,6 +21,7 @@ from tests.airflow.bench import context, deferred
 from tests.airflow.clusters import PATIENCE_S, SECRET, content, lines_of
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.servers import spark
+from tests.servers.cluster_python import cluster_python
 from tests.servers.process import family, free_port
 from tests.waiting import wait_for
 
@@ -31,8 +32,8 @@ HOLDERS = {"DriverWrapper": "jvm", "deltaforge_stream_job": "driver", "pyspark.d
 
 
 @pytest.fixture(scope="module")
-def cluster_python(tmp_path_factory):
-    return clusters.cluster_python(tmp_path_factory.mktemp("opt"))
+def python(tmp_path_factory):
+    return cluster_python(tmp_path_factory.mktemp("opt"))
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +51,13 @@ def host(directory):
 
 
 @pytest.fixture
-def connection(cluster, state_server, database, cluster_python, tmp_path):
+def connection(cluster, state_server, database, python, tmp_path):
     """The connection as every host of Airflow has it."""
     events = tmp_path / "events"
     events.mkdir()
     extra = {
         "launch_backend": "standalone",
-        "spark_python": str(cluster_python),
+        "spark_python": str(python),
         "spark_rest_url": cluster.rest_url,
         "spark_conf": {
             "spark.cores.max": "1",

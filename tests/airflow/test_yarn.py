@@ -19,6 +19,7 @@ from tests.airflow import clusters
 from tests.airflow.clusters import SECRET, content
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.servers import spark, yarn
+from tests.servers.cluster_python import cluster_python
 from tests.servers.process import family
 from tests.waiting import wait_for
 
@@ -32,7 +33,7 @@ HOLDERS = {"deltaforge/bin/python -m pyspark.daemon": "executor"}
 def archive(tmp_path_factory):
     """An environment with the wheel, packed: what hosts of Airflow hand to YARN's nodes."""
     place = tmp_path_factory.mktemp("packed")
-    python = clusters.cluster_python(place)
+    python = cluster_python(place)
     packed = place / "deltaforge.tar.gz"
     with tarfile.open(packed, "w:gz") as file:
         file.add(python.parent.parent, ".")
