@@ -6,7 +6,7 @@ from tests.airflow.service.stage import stage
 from tests.prove.unit import Task, Unit
 
 SEEDS = 1
-_CASE_S = {"plain": 15.0, "spark": 24.0}
+_CASE_S = {"plain": 15.0, "spark": 24.0, "standalone": 40.0, "standalone-pods": 45.0}
 _START_S = 60.0
 
 
@@ -31,7 +31,7 @@ def units(seeds: int) -> list[Unit]:
 def run(task: Task) -> None:
     """Run the cases that are asked for, one after the other in one Airflow."""
     first = task.cases[0]
-    with stage(task.home, task.started["postgres"]) as shared:
+    with stage(task.home, task.started["postgres"], first["driver"]) as shared:
         chain = Chain(shared, f"{first['driver']}-{first['seed']}")
         try:
             for case in task.cases:

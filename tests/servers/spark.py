@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers.process import HOST, Server, answers, family, free_port
+from tests.servers.process import HOST, Server, answers, family, free_port, give_to
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -40,7 +40,11 @@ class Cluster:
 
 
 def start_master(
-    directory: Path, *, rest_port: int | None = None, settings: Mapping[str, str] | None = None
+    directory: Path,
+    *,
+    rest_port: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    account: str | None = None,
 ) -> Server:
     """Start a master alone.
 
@@ -48,6 +52,7 @@ def start_master(
         directory: an own directory.
         rest_port: of its REST server; None: it has none.
         settings: further Spark settings of the master.
+        account: operating-system user to run as; only used by root.
 
     Raises:
         ServerError: it ended or did not answer.
@@ -63,6 +68,7 @@ def start_master(
         [_MASTER, "--host", HOST, "--port", str(port), "--webui-port", "0"],
         lambda server: answers(rest_port or server.port),
         {"SPARK_DAEMON_JAVA_OPTS": " ".join([_SMALL_JVM, *options])},
+        account,
     ).launch()
 
 
@@ -108,8 +114,9 @@ def start_worker(
     cores: int = 2,
     memory: str = "2g",
     environment: Mapping[str, str] | None = None,
+    account: str | None = None,
 ) -> Server:
-    """Start a worker of a master that runs; see ``start``."""
+    """Start a worker of a master that runs; see ``start`` and ``start_master``."""
     work = directory / "work"
     options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(work)]
     return _server(
@@ -118,6 +125,7 @@ def start_worker(
         [_WORKER, "--host", HOST, "--webui-port", "0", *options, master.url],
         _registered,
         environment or {},
+        account,
     ).launch()
 
 
@@ -144,6 +152,7 @@ def _server(
     words: list[str],
     probe: Callable[[Server], None],
     environment: Mapping[str, str],
+    account: str | None = None,
 ) -> Server:
     directory.mkdir(parents=True, exist_ok=True)
     home = spark_home()
@@ -152,8 +161,10 @@ def _server(
         for name in ("PATH", "HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS", "PYTHONPATH")
         if name in os.environ
     }
+    is_another = account is not None and os.geteuid() == 0
     told = {
         **bare,
+        **({"HOME": str(directory)} if is_another else {}),
         "SPARK_HOME": str(home),
         # The web pages bind to this address too.
         "SPARK_LOCAL_IP": HOST,
@@ -164,6 +175,9 @@ def _server(
     }
     # `env -i`: an executor inherits the worker's environment, which must not be this process's.
     command = ["env", "-i", *(f"{name}={value}" for name, value in told.items())]
+    if account is not None and is_another:
+        give_to(account, directory)
+        command = [*_as(account), *command]
     return Server(
         name=words[0].rpartition(".")[2].lower(),
         directory=directory,
@@ -172,6 +186,15 @@ def _server(
         probe=probe,
         url=f"spark://{HOST}:{port}",
     )
+
+
+def _as(account: str) -> list[str]:
+    """Return what runs a command as an account."""
+    # The interpreter and its packages may lie where only root may look.
+    look = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    user = [f"--reuid={account}", f"--regid={account}", "--init-groups", *look]
+    # A change of user clears the parent-death signal.
+    return ["setpriv", *user, "--pdeathsig", "KILL", "--"]
 
 
 def _registered(server: Server) -> None:

@@ -5,9 +5,14 @@ or the process table do not show what they must.
 """
 
 from airflow_provider_deltaforge.control import pipelines
-from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
-from airflow_provider_deltaforge.control.starting import start
-from tests.airflow.service.steps import handed_on, only, same_driver, stays, stopped_by_request
+from tests.airflow.service.steps import (
+    handed_on,
+    only,
+    same_driver,
+    started_by_another,
+    stays,
+    stopped_by_request,
+)
 from tests.airflow.service.supervised import Supervised, TaskRun
 
 
@@ -19,7 +24,7 @@ def marked(state: str, policy: str, pipeline: Supervised) -> None:
 
 def mark(state: str, policy: str, pipeline: Supervised, run: TaskRun) -> None:
     """Mark a deferred task, and see what becomes of its stream."""
-    session = only(pipeline)
+    driver = only(pipeline)
     run.mark(state)
     if policy == "stop":
         pipeline.wait_gone()
@@ -27,8 +32,8 @@ def mark(state: str, policy: str, pipeline: Supervised, run: TaskRun) -> None:
         assert (present.status, present.desired) == ("stopped", "stopped"), present
         pipeline.say("the stream was stopped")
     else:
-        stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
-        same_driver(pipeline, session)
+        stays(pipeline, "the driver", lambda: pipeline.processes.living() == {driver})
+        same_driver(pipeline, driver)
         assert pipeline.record.desired == "running"
     task = run.task
     assert task["state"] == state
@@ -56,26 +61,26 @@ def cleared(pipeline: Supervised) -> None:
 
 def clear(pipeline: Supervised, run: TaskRun, attempt: int) -> None:
     """Clear the deferred task; the same driver is supervised by the next attempt."""
-    session = only(pipeline)
+    driver = only(pipeline)
     former = pipeline.record.owner
     run.clear()
     run.wait({"deferred"}, attempt)
     run.wait_watched()
     assert pipeline.record.owner != former
-    stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
-    same_driver(pipeline, session)
+    stays(pipeline, "the driver", lambda: pipeline.processes.living() == {driver})
+    same_driver(pipeline, driver)
     assert run.task["state"] == "deferred"
 
 
 def two_at_once(other: str, pipeline: Supervised) -> None:
     """Two runs supervise one pipeline: one driver, and the older run ends visibly."""
     older = pipeline.begin()
-    session = only(pipeline)
+    driver = only(pipeline)
     newer = pipeline.trigger(other)
     newer.wait({"deferred"})
     older.ends_as("failed")
     assert "taken over" in older.log()
-    same_driver(pipeline, session)
+    same_driver(pipeline, driver)
     assert newer.task["state"] == "deferred"
     handed_on(pipeline, newer)
 
@@ -114,8 +119,7 @@ def taken_over(pipeline: Supervised) -> None:
     run = pipeline.begin()
     first = only(pipeline)
     pipelines.apply(pipeline.store, pipeline.write_document(max_events=40))
-    job = LaunchSpec(pipeline.name, 0, "stream_job.py", pipeline.stage.dsn, "local[1]")
-    started = start(pipeline.store, job, pipeline.stage.backend, "cli:another")
+    started = started_by_another(pipeline)
     pipeline.say(f"another supervisor started generation {started.generation}")
     run.ends_as("failed")
     assert "taken over" in run.log()
@@ -129,7 +133,20 @@ def window_over(pipeline: Supervised) -> None:
     """The window ends: green over a stream that lives, and the next run adopts it."""
     run = pipeline.trigger("stream_window")
     run.ends_as("success")
-    session = only(pipeline)
+    driver = only(pipeline)
     following = pipeline.begin()
-    same_driver(pipeline, session)
+    same_driver(pipeline, driver)
     handed_on(pipeline, following)
+
+
+def launched_beside_the_task(pipeline: Supervised) -> None:
+    """A driver beside a worker that ends with its task: refused before anything is started."""
+    run = pipeline.begin()
+    driver, before = only(pipeline), pipeline.record
+    refused = pipeline.trigger("stream_local")
+    refused.ends_as("failed")
+    assert "the launch backend `local` is refused" in refused.log()
+    pipeline.say("the launch backend local was refused")
+    assert pipeline.record == before
+    same_driver(pipeline, driver)
+    handed_on(pipeline, run)

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +11,8 @@ import httpx
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
 from tests.airflow.service import acts, deaths
-from tests.airflow.service.stage import Stage
+from tests.airflow.service.drivers import KINDS, PODS, SPARK, STANDALONE
+from tests.airflow.service.stage import HISTORY, Stage
 from tests.airflow.service.supervised import Supervised
 
 Case = Callable[[Supervised], None]
@@ -33,8 +34,10 @@ CASES: Mapping[str, Case] = {
     "mark success, on_kill=leave": partial(acts.marked, "success", "leave"),
     "window over": acts.window_over,
     "newer generation by another": acts.taken_over,
+    "launch backend local": acts.launched_beside_the_task,
     "driver SIGKILL": deaths.driver_killed,
     "driver's JVM SIGKILL": deaths.jvm_killed,
+    "driver's host SIGKILL": deaths.host_lost,
     "task SIGKILL, in execute_complete": deaths.resumed_task_killed,
     "mark failed, on_kill=stop": partial(acts.marked, "failed", "stop"),
     "driver SIGKILL beyond the budget": deaths.driver_killed_too_often,
@@ -45,7 +48,24 @@ CASES: Mapping[str, Case] = {
     "worker SIGKILL": deaths.worker_killed,
 }
 
-_ONLY_SPARK = {"driver's JVM SIGKILL"}
+# Where a case makes sense, if not everywhere.
+_KINDS_OF: Mapping[str, Collection[str]] = {
+    "launch backend local": {PODS},
+    "driver's JVM SIGKILL": {SPARK, STANDALONE},
+    "driver's host SIGKILL": {STANDALONE},
+}
+
+# What is the same for whichever worker a task has: the drivers are where they are.
+_NOT_OF_PODS = {
+    "task SIGKILL, before submit",
+    "task SIGKILL, after submit",
+    "triggerer SIGTERM",
+    "two DAGs",
+    "pause by another",
+    "newer generation by another",
+    "driver SIGKILL beyond the budget",
+    "delete by another",
+}
 
 # Nobody knows of a driver whose submitter died before it wrote the handle down: the next one's
 # generation outdates it, and until it has noticed, the epoch fences it.
@@ -54,7 +74,11 @@ _OVERLAP = {"task SIGKILL, after submit"}
 
 def cases_of(driver: str) -> list[str]:
     """Return the cases that a kind of driver can be put through."""
-    return [name for name in CASES if driver == "spark" or name not in _ONLY_SPARK]
+    return [
+        name
+        for name in CASES
+        if driver in _KINDS_OF.get(name, KINDS) and (driver != PODS or name not in _NOT_OF_PODS)
+    ]
 
 
 @dataclass
@@ -67,6 +91,8 @@ class Result:
     wrong: tuple[str, ...] = ()
     drivers: int = 0
     drivers_at_once: int = 0
+    pods: int = 0
+    """Hosts that tasks had, each its own; 0 where they share one that stays."""
     generation: int = 0
     epoch: int = 0
     transactions: int = 0
@@ -92,7 +118,7 @@ class Chain:
         self._prefix = prefix
         self._pipeline: Supervised | None = None
         self._count = 0
-        self._repeated = 0
+        self._repeated = self._pods = 0
 
     def run(self, name: str) -> Result:
         """Run one case; the oracle judges what was delivered until now."""
@@ -104,6 +130,7 @@ class Chain:
         pipeline.begin_anew()
         wrong = list(_caught(lambda: CASES[name](pipeline)))
         wrong += _caught(lambda: self._look(pipeline, result))
+        wrong += _caught(lambda: self._count_pods(pipeline, result))
         result.told, result.wrong = tuple(pipeline.told), tuple(wrong + self._judge(result))
         if result.wrong or pipeline.control.read() is None:
             result.wrong += tuple(_caught(self.end))
@@ -128,6 +155,14 @@ class Chain:
         result.repeated, self._repeated = repeated - self._repeated, repeated
         found = pipeline.judged()
         assert not found, found
+
+    def _count_pods(self, pipeline: Supervised, result: Result) -> None:
+        """Wait until no task's host is left, and note how many there were."""
+        if (pods := self._stage.pods) is None:
+            return
+        pipeline.wait("the end of the tasks' hosts", lambda: not list(pods.glob("pod-*")))
+        count = len((pods / HISTORY).read_text().splitlines())
+        result.pods, self._pods = count - self._pods, count
 
     def _judge(self, result: Result) -> list[str]:
         assert self._pipeline is not None

@@ -38,13 +38,13 @@ def task_process_terminated(pipeline: Supervised) -> None:
     run = pipeline.trigger()
     held = pipeline.wait_held("before_defer")
     pipeline.wait_delivers()
-    session = only(pipeline)
+    driver = only(pipeline)
     os.kill(held, signal.SIGTERM)
     pipeline.say("task process terminated (SIGTERM)")
-    stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
+    stays(pipeline, "the driver", lambda: pipeline.processes.living() == {driver})
     pipeline.release("before_defer")
     run.wait({"deferred"})
-    same_driver(pipeline, session)
+    same_driver(pipeline, driver)
     handed_on(pipeline, run)
 
 
@@ -80,9 +80,9 @@ def resumed_task_killed(pipeline: Supervised) -> None:
 def triggerer_ended(number: signal.Signals, pipeline: Supervised) -> None:
     """The triggerer dies: the stream goes on, and another triggerer watches it."""
     run = pipeline.begin()
-    session = only(pipeline)
+    driver = only(pipeline)
     triggerer_dies(number, pipeline, run)
-    same_driver(pipeline, session)
+    same_driver(pipeline, driver)
     handed_on(pipeline, run)
 
 
@@ -97,20 +97,20 @@ def triggerer_dies(number: signal.Signals, pipeline: Supervised, run: TaskRun) -
 def scheduler_killed(pipeline: Supervised) -> None:
     """SIGKILL of the scheduler: nothing happens to the stream or its task."""
     run = pipeline.begin()
-    session = only(pipeline)
+    driver = only(pipeline)
     component_dies("scheduler", signal.SIGKILL, pipeline)
     assert run.task["state"] == "deferred"
-    same_driver(pipeline, session)
+    same_driver(pipeline, driver)
     handed_on(pipeline, run)
 
 
 def component_dies(name: str, number: signal.Signals, pipeline: Supervised) -> None:
     """Let a component of Airflow die and come back; the driver delivers on meanwhile."""
-    session, airflow = only(pipeline), pipeline.stage.airflow
+    driver, airflow = only(pipeline), pipeline.stage.airflow
     airflow.kill(name, number)
     pipeline.say(f"{name} ended ({number.name})")
     try:
-        stays(pipeline, "the driver", lambda: pipeline.processes.living() == {session})
+        stays(pipeline, "the driver", lambda: pipeline.processes.living() == {driver})
         pipeline.wait_delivers()
     finally:
         airflow.start_again(name)
@@ -143,15 +143,32 @@ def driver_killed_too_often(pipeline: Supervised) -> None:
 def jvm_killed(pipeline: Supervised) -> None:
     """SIGKILL of the driver's JVM alone: its Python children end too, and one restart follows."""
     run = pipeline.begin()
-    session, restarts = only(pipeline), len(pipeline.record.restarts)
-    for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # Others end, too.
-            ours = os.getsid(process.pid) == session
-            if ours and "java" in command_line(process.pid).split(" ")[0]:
-                process.kill()
+    driver, restarts = only(pipeline), len(pipeline.record.restarts)
+    for pid in pipeline.processes.members(driver):
+        if "java" in command_line(pid).split(" ")[0]:
+            with contextlib.suppress(ProcessLookupError):  # Others end, too.
+                os.kill(pid, signal.SIGKILL)
     pipeline.say("the driver's JVM killed (SIGKILL)")
     pipeline.wait_restarts(restarts + 1)
     run.wait({"deferred"})
-    assert only(pipeline) != session
+    assert only(pipeline) != driver
     assert run.task["try_number"] == 1
+    handed_on(pipeline, run)
+
+
+def host_lost(pipeline: Supervised) -> None:
+    """The Spark worker under the driver dies with all that it runs: the next one is elsewhere."""
+    run = pipeline.begin()
+    before, driver, hosts = pipeline.record, only(pipeline), pipeline.stage.hosts
+    assert hosts is not None
+    lost = hosts.worker_of(pipeline.processes.members(driver)[0])
+    lost.kill()
+    pipeline.say("the driver's host killed (SIGKILL)")
+    try:
+        pipeline.wait_restarts(len(before.restarts) + 1)
+        run.wait({"deferred"})
+        assert (run.task["try_number"], pipeline.record.generation) == (1, before.generation)
+        assert only(pipeline) != driver
+    finally:
+        lost.start_again()
     handed_on(pipeline, run)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
-from airflow_provider_deltaforge.control.starting import start
+from airflow_provider_deltaforge.control.starting import Started, start
+from tests.airflow.service.processes import Driver
 from tests.airflow.service.supervised import POLL_S, Supervised, TaskRun
 
 _OBSERVED_S = 6.0
@@ -21,16 +22,16 @@ def stays(pipeline: Supervised, what: str, holds: Callable[[], object]) -> None:
     pipeline.say(f"{what} stays")
 
 
-def same_driver(pipeline: Supervised, session: int) -> None:
+def same_driver(pipeline: Supervised, driver: Driver) -> None:
     """Assert that this driver and no other has worked for the pipeline, and still does."""
-    assert pipeline.processes.living() == {session}, "another driver lives"
-    assert pipeline.processes.seen == {session}, "another driver was started"
+    assert pipeline.processes.living() == {driver}, "another driver lives"
+    assert pipeline.processes.seen == {driver}, "another driver was started"
     pipeline.wait_delivers()
     pipeline.say("the same driver delivers on")
 
 
-def only(pipeline: Supervised) -> int:
-    """Return the one living driver's session."""
+def only(pipeline: Supervised) -> Driver:
+    """Return the one living driver."""
     living = pipeline.processes.living()
     assert len(living) == 1, f"{len(living)} drivers live"
     return living.pop()
@@ -50,11 +51,16 @@ def handed_on(pipeline: Supervised, run: TaskRun) -> None:
 
     This shows that somebody watches for the task, and leaves the stream to the next case.
     """
-    session, attempt = only(pipeline), run.task["try_number"]
-    job = LaunchSpec(pipeline.name, 0, "stream_job.py", pipeline.stage.dsn, "local[1]")
-    started = start(pipeline.store, job, pipeline.stage.backend, "cli:another")
-    assert started.adopted
+    driver, attempt = only(pipeline), run.task["try_number"]
+    assert started_by_another(pipeline).adopted
     pipeline.say("adopted by another supervisor")
     run.ends_as("failed", attempt)
-    assert pipeline.processes.living() == {session}
+    assert pipeline.processes.living() == {driver}
     assert pipeline.record.desired == "running", "the failed task stopped another's stream"
+
+
+def started_by_another(pipeline: Supervised) -> Started:
+    """Adopt or start the stream as a supervisor beside Airflow does."""
+    stage = pipeline.stage
+    job = LaunchSpec(pipeline.name, 0, "stream_job.py", stage.dsn, stage.master)
+    return start(pipeline.store, job, stage.backend, "cli:another")

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
-from tests.airflow.service.processes import Processes
+from tests.airflow.service.processes import Driver, Processes, here
 from tests.airflow.service.stage import Stage
 from tests.oracle.readers import seen_in_file
 from tests.oracle.verdict import Change, judge
@@ -44,7 +44,7 @@ spec:
   trigger: {{window: 600}}
   sinks:
     - type: file
-      config: {{id: out, path: "{directory}/{name}.jsonl"}}
+      config: {{id: out, path: "{output}"}}
 """
 
 
@@ -59,7 +59,10 @@ class Supervised:
 
     def __post_init__(self) -> None:
         self.document = self.stage.directory / f"{self.name}.yaml"
-        self.output = self.stage.directory / f"{self.name}.jsonl"
+        output = self.stage.directory / "output"
+        output.mkdir(exist_ok=True)
+        output.chmod(0o777)  # A driver may be another user's.
+        self.output = output / f"{self.name}.jsonl"
         self._started_ms = int(time.time() * 1000)
         self.write_document()
         self.store: Store = StoreLocation.from_dsn(self.stage.dsn).create()
@@ -67,7 +70,7 @@ class Supervised:
         self.control = Control(self.store, self.name)
         self.checkpoints = Checkpoints(self.store, self.name, f"{self.name}-source")
         self.store.transact([self.checkpoints.put("out", {"tx": 0})])
-        self.processes = Processes(self.name)
+        self.processes = Processes(self.name, self.stage.driver_of)
 
     def begin_anew(self) -> None:
         """Forget what was noted so far."""
@@ -79,7 +82,7 @@ class Supervised:
         text = DOCUMENT.format(
             name=self.name,
             started_ms=self._started_ms,
-            directory=self.stage.directory,
+            output=self.output,
             max_events=max_events,
         )
         self.document.write_text(text)
@@ -152,18 +155,18 @@ class Supervised:
         held = self.stage.holds / f"{self.name}.{place}.held"
         self.wait(f"a task held {place}", lambda: held.exists() and held.read_text())
         self.say(f"task held {place}")
-        return int(held.read_text())
+        return here(held.read_text())
 
     def release(self, place: str) -> None:
         """Let a held process go on."""
         (self.stage.holds / f"{self.name}.{place}.held").unlink(missing_ok=True)
 
-    def kill_driver(self) -> int:
-        """Kill the driver's whole session, as a machine does; return its id."""
-        (session,) = self.processes.living()
-        self.processes.kill(session)
+    def kill_driver(self) -> Driver:
+        """Kill every process of the driver, as a machine does; return which it was."""
+        (driver,) = self.processes.living()
+        self.processes.kill(driver)
         self.say("driver killed (SIGKILL)")
-        return session
+        return driver
 
     def stop(self) -> None:
         """Release every held task, and stop what lives of the pipeline."""

@@ -10,13 +10,14 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.contract import Handle, LaunchSpec
-from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from tests.airflow.service.drivers import compose
 
 _HOLDS = Path(os.environ["DELTAFORGE_TEST_HOLDS"])
-_submit = LocalBackend.submit
+_MASTER = os.environ.get("DELTAFORGE_TEST_MASTER", "local[1]")
+_submit = LaunchBackends.submit
 
 
 def hold(pipeline: str, place: str) -> None:
@@ -27,20 +28,21 @@ def hold(pipeline: str, place: str) -> None:
         asked.rename(held)
     except FileNotFoundError:
         return
-    held.write_text(str(os.getpid()))
+    namespace = Path("/proc/self/ns/pid").readlink()
+    held.write_text(f"{namespace} {os.getpid()}")
     deadline = time.monotonic() + 300
     while held.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
-def _held_submit(self: LocalBackend, job: LaunchSpec) -> Handle:
+def _held_submit(self: LaunchBackends, job: LaunchSpec) -> Handle:
     hold(job.pipeline, "before_submit")
-    handle = _submit(replace(self, compose=compose), job)
+    handle = _submit(replace(self, local=replace(self.local, compose=compose)), job)
     hold(job.pipeline, "after_submit")
     return handle
 
 
-LocalBackend.submit = _held_submit  # type: ignore[method-assign]
+LaunchBackends.submit = _held_submit  # type: ignore[method-assign]
 
 
 class HeldStream(DeltaForgeStreamOperator):
@@ -60,6 +62,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "stream_leave": {"on_kill": "leave"},
     "stream_budget": {"restarts_max": 1},
     "stream_other": {},
+    "stream_local": {"launch_backend": "local"},
     # Long enough that the scheduler has heard of the deferral when the trigger fires: 3.3 fails a
     # task that runs again before (apache/airflow #71580).
     "stream_window": {"window": timedelta(seconds=20)},
@@ -70,7 +73,7 @@ for _name, _options in _KINDS.items():
         HeldStream(
             task_id="stream",
             document="{{ dag_run.conf['document'] }}",
-            master="local[1]",
+            master=_MASTER,
             poll_interval=timedelta(seconds=1),
             retries=2,
             retry_delay=timedelta(seconds=1),
