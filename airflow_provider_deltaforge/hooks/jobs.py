@@ -33,7 +33,8 @@ class PipelineTask:
     """One pipeline as an Airflow task sees it; holds ids and paths, never a secret.
 
     Args:
-        document: path of the pipeline's YAML document, or the document itself.
+        document: path of the pipeline's YAML document, or the document itself; None: the task has
+            none of its own.
         deltaforge_conn_id: connection of the state store.
         connections: environment variable of the document to Airflow connection id, for example
             ``{"MYSQL_DSN": "shop_mysql"}``; resolved when the task runs and handed to the driver
@@ -44,7 +45,7 @@ class PipelineTask:
         launch_backend: where drivers run; None: as the connection says.
     """
 
-    document: Document
+    document: Document | None
     deltaforge_conn_id: str = DeltaForgeHook.default_conn_name
     connections: Mapping[str, str] = field(default_factory=dict)
     spark_conn_id: str | None = None
@@ -58,6 +59,8 @@ class PipelineTask:
         Raises:
             SpecError: the file cannot be read.
         """
+        if self.document is None:
+            raise SpecError("this task has no document of its own")
         return document_text(self.document)
 
     def agreed_text(self) -> str:

@@ -58,7 +58,7 @@ class ConditionTrigger(PollingTrigger):
     def answer(self) -> ConditionResult:
         """Return whether the condition holds now. Blocking."""
         hook = DeltaForgeHook(self.deltaforge_conn_id)
-        task = PipelineTask("", self.deltaforge_conn_id, self.connections or {})
+        task = PipelineTask(None, self.deltaforge_conn_id, self.connections or {})
         asked = (self.pipeline, self.condition, hook.backend())
         try:
             with hook.store() as store:
