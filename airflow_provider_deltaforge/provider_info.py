@@ -19,7 +19,10 @@ def get_provider_info() -> dict[str, Any]:
             _modules(
                 *(
                     f"operators.{name}"
-                    for name in ("control", "preflight", "replay", "rewind", "verify", *_DRIVEN)
+                    for name in (
+                        *("control", "fleet", "preflight", "replay", "rewind", "verify"),
+                        *_DRIVEN,
+                    )
                 )
             ),
         ],

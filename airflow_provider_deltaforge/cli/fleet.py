@@ -1,20 +1,19 @@
 """``deltaforge fleet``: the pipelines of a folder in one process, or in one Spark application."""
 
+import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from airflow_provider_deltaforge.api.context import ApiContext, Elsewhere
 from airflow_provider_deltaforge.api.server import check_address
-from airflow_provider_deltaforge.cli.exit_codes import RETRY
 from airflow_provider_deltaforge.cli.options import (
     API_ADDR,
     LOCAL,
@@ -40,15 +39,17 @@ from airflow_provider_deltaforge.cli.views import coloured
 from airflow_provider_deltaforge.control.document_folder import DocumentFolder
 from airflow_provider_deltaforge.control.fleet import FLEET, Fleet
 from airflow_provider_deltaforge.control.fleet_keeper import FleetKeeper
+from airflow_provider_deltaforge.control.fleet_presence import FleetPresence
 from airflow_provider_deltaforge.control.launching import spark_submit, threads
 from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.launching.local import jobs_directory
 from airflow_provider_deltaforge.control.launching.threads import Drive, ThreadBackend
 from airflow_provider_deltaforge.control.status import PipelineStatus
-from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.load import documents_at, load, read_document
-from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage import distress
+from airflow_provider_deltaforge.storage.location import JOB, StoreLocation
 from airflow_provider_deltaforge.telemetry.otlp import pushing
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -59,6 +60,8 @@ _DRAIN_S = 18.0
 """How long drivers may take to end, with what follows within ``shutdown.LIMIT_S``."""
 _TICK_S = 1.0
 
+_log = logging.getLogger(__name__)
+
 _DOCUMENTS = Elsewhere(
     documents="`deltaforge fleet` keeps to the documents of its folder: put it there, or change it "
     "there",
@@ -68,8 +71,8 @@ _DOCUMENTS = Elsewhere(
 
 def fleet(  # noqa: PLR0917 - a command's options
     documents: Annotated[
-        Path,
-        typer.Argument(exists=True, help="A folder of pipeline documents (YAML), or one document."),
+        list[Path],
+        typer.Argument(exists=True, help="Folders of pipeline documents (YAML), or documents."),
     ],
     store: GivenStoreOption = None,
     master: MasterOption = "local[64]",
@@ -90,6 +93,10 @@ def fleet(  # noqa: PLR0917 - a command's options
     log_format: LogFormatOption = None,
     no_auth: NoAuthOption = False,
     cors_origin: CorsOption = None,
+    name: Annotated[
+        str | None, typer.Option(hidden=True, help="Of the record of a supervised fleet.")
+    ] = None,
+    generation: Annotated[int, typer.Option(hidden=True, help="Of that record.")] = 0,
 ) -> None:
     """Run all pipelines of a folder in one Spark application, or with --local in one process.
 
@@ -110,14 +117,19 @@ def fleet(  # noqa: PLR0917 - a command's options
     with opened(dsn, create=True) as state:
         if not no_auth and api_addr != "off":
             say_without_tokens(state)
-    application = None if local else _application(master, location, documents)
-    try:
-        with stop_signals() as stopping:
-            code = _kept(documents, dsn, master, application, access, metrics_addr, stopping)
-    finally:
+    with ExitStack() as ending:
+        presence = None
+        if name is not None:
+            # What lanes log and lock is each pipeline's own, not this job's.
+            for variable in (JOB, distress.JOB_DIRECTORY):
+                os.environ.pop(variable, None)
+            presence = ending.enter_context(FleetPresence.of(location, name, generation))
+        application = None if local else _application(master, location, documents)
         if application is not None:
-            application.close()
-    raise typer.Exit(code)
+            ending.callback(application.close)
+        stopping = ending.enter_context(stop_signals())
+        run = _Run(documents, dsn, master, access, metrics_addr, application, presence, stopping)
+        _keep_until_asked(run)
 
 
 def register(app: typer.Typer) -> None:
@@ -125,60 +137,107 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Running pipelines")(fleet)
 
 
-def _kept(
-    documents: Path,
-    dsn: str,
-    master: str,
-    application: "SharedApplication | None",
-    access: Access,
-    metrics_addr: str,
-    stopping: threading.Event,
-) -> int:
-    """Keep the pipelines until a signal asks to leave; return the exit code."""
-    location = StoreLocation.from_dsn(dsn)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a fleet is made of.
+
+    Attributes:
+        presence: of one that a supervisor has started; what it says goes to its log then.
+        stopping: set by a signal.
+    """
+
+    documents: Sequence[Path]
+    dsn: str
+    master: str
+    access: Access
+    metrics_addr: str
+    application: "SharedApplication | None"
+    presence: FleetPresence | None
+    stopping: threading.Event
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether somebody asks the fleet to end."""
+        asked = self.presence is not None and self.presence.leaving.is_set()
+        return asked or self.stopping.is_set()
+
+    def say(self, words: str) -> None:
+        """Tell whoever watches."""
+        if self.presence is not None:
+            _log.info("%s", words)
+        else:
+            err.print(words, highlight=False)
+
+    def report(self, name: str, words: str) -> None:
+        """Tell of a pipeline."""
+        self.say(f"{name}: {words}")
+
+    def report_refused(self, file: Path, reason: str) -> None:
+        """Tell of a document."""
+        self.say(f"{file} is not used: {redacted(reason)}")
+
+    def report_status(self, present: PipelineStatus) -> None:
+        """Tell how a pipeline is."""
+        if self.presence is not None:
+            self.say(f"{present.name} is {present.words}")
+        else:
+            err.print(present.name, "is", coloured(present.status), present.reason or "")
+
+
+def _keep_until_asked(run: _Run) -> None:
+    """Keep the pipelines until somebody asks to leave.
+
+    Raises:
+        RetryableError: Spark's JVM has ended.
+    """
+    location, application = StoreLocation.from_dsn(run.dsn), run.application
     drive = _here(location) if application is None else partial(_drive, application)
-    drivers = ThreadBackend(jobs_directory(dsn), drive, _DRAIN_S)
-    backend = replace(LaunchBackends.of_store(dsn), threads=drivers, chosen=threads.NAME)
-    job = LaunchSpec("", 0, threads.SCRIPT, dsn, master)
+    drivers = ThreadBackend(jobs_directory(run.dsn), drive, _DRAIN_S)
+    backend = replace(LaunchBackends.of_store(run.dsn), threads=drivers, chosen=threads.NAME)
+    job = LaunchSpec("", 0, threads.SCRIPT, run.dsn, run.master)
     admit = application.places.check if application is not None else lambda _: None
-    kept = Fleet(location, backend, job, _report_status, kind=FLEET, admit=admit)
-    folder = DocumentFolder(documents, _report_refused)
-    keeper = FleetKeeper(kept, folder, location, backend, _report)
+    kept = Fleet(location, backend, job, run.report_status, kind=FLEET, admit=admit)
+    folder = DocumentFolder(run.documents, run.report_refused)
+    keeper = FleetKeeper(kept, folder, location, backend, run.report)
     context = ApiContext(
-        partial(opened, dsn), backend, kept, access.authority(dsn), elsewhere=_DOCUMENTS
+        partial(opened, run.dsn),
+        backend,
+        kept,
+        run.access.authority(run.dsn),
+        elsewhere=_DOCUMENTS,
     )
-    with _serving(context, access, metrics_addr), pushing(fleet_metrics(context)):
-        code = _keep(keeper, application, stopping)
-        err.print("ending the drivers: they deliver what is in flight …")
-        for name in kept.close(_DRAIN_S):
-            err.print(f"{name} did not end in time", highlight=False)
-        drivers.leave(1.0)
-    return code
+    with _serving(context, run.access, run.metrics_addr), pushing(fleet_metrics(context)):
+        try:
+            _keep(run, keeper)
+        finally:
+            run.say("ending the drivers: they deliver what is in flight …")
+            for name in kept.close(_DRAIN_S):
+                run.say(f"{name} did not end in time")
+            drivers.leave(1.0)
 
 
-def _keep(
-    keeper: FleetKeeper, application: "SharedApplication | None", stopping: threading.Event
-) -> int:
+def _keep(run: _Run, keeper: FleetKeeper) -> None:
     shown = ""
-    while not stopping.is_set():
+    while not run.is_over:
         try:
             keeper.tick()
             shown = ""
         except SpecError as error:  # What runs goes on.
             if shown != str(error):
                 shown = str(error)
-                err.print(f"{redacted(shown)}; what runs goes on", highlight=False)
-        if application is not None and not application.is_alive():
-            err.print(
-                Text("retryable", "bold red"),
-                "Spark's JVM is gone, and every lane with it; start the fleet again",
+                run.say(f"{redacted(shown)}; what runs goes on")
+        if run.presence is not None:
+            run.presence.show(keeper.contents)
+        if run.application is not None and not run.application.is_alive():
+            raise RetryableError(
+                "Spark's JVM is gone, and every lane with it; start the fleet again"
             )
-            return RETRY
-        stopping.wait(_TICK_S)
-    return 0
+        run.stopping.wait(_TICK_S)
 
 
-def _application(master: str, location: StoreLocation, documents: Path) -> "SharedApplication":
+def _application(
+    master: str, location: StoreLocation, documents: Iterable[Path]
+) -> "SharedApplication":
     try:
         from airflow_provider_deltaforge.engine.spark.shared import SharedApplication
     except ImportError as error:
@@ -223,22 +282,9 @@ def _serving(context: ApiContext, access: Access, metrics_addr: str) -> Iterator
         yield
 
 
-def _texts(documents: Path) -> Iterator[str]:
+def _texts(documents: Iterable[Path]) -> Iterator[str]:
     """Yield what can be read; the rest is refused when it is looked at again."""
-    for file in documents_at(documents):
-        try:
-            yield read_document(file)
-        except SpecError:
-            continue
-
-
-def _report_status(present: PipelineStatus) -> None:
-    err.print(present.name, "is", coloured(present.status), present.reason or "")
-
-
-def _report(name: str, words: str) -> None:
-    err.print(f"{name}: {words}", highlight=False)
-
-
-def _report_refused(file: Path, reason: str) -> None:
-    err.print(f"{file} is not used: {redacted(reason)}", highlight=False)
+    for path in documents:
+        for file in documents_at(path):
+            with suppress(SpecError):
+                yield read_document(file)

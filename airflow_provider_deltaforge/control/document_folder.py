@@ -1,6 +1,6 @@
-"""The pipeline documents of a folder, as they come, change and go."""
+"""The pipeline documents of folders, as they come, change and go."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,18 +32,19 @@ class Document:
 
 
 class DocumentFolder:
-    """Reads a folder, or one file, again and again. Used by one thread.
+    """Reads folders and single files again and again. Used by one thread.
 
     A file counts once two looks have found it the same: it may be written at this moment. One that
     is wrong counts as it was when it was right.
 
     Args:
-        path: the folder or file. What lies in it under a name that begins with a dot is left out.
+        paths: the folders and files. What lies in a folder under a name that begins with a dot is
+            left out.
         refused: hears of a file and why it is not used, once for each time it is written.
     """
 
-    def __init__(self, path: Path, refused: Callable[[Path, str], None]) -> None:
-        self._path = path
+    def __init__(self, paths: Sequence[Path], refused: Callable[[Path, str], None]) -> None:
+        self._paths = paths
         self._refused = refused
         self._seen: dict[Path, _Mark] = {}
         self._missing: dict[Path, int] = {}
@@ -55,7 +56,7 @@ class DocumentFolder:
         """Return the documents by the names of their pipelines.
 
         Raises:
-            SpecError: the folder is not there, or cannot be read; then nothing has gone.
+            SpecError: one of them is not there, or cannot be read; then nothing has gone.
         """
         marks = self._marks()
         for file, mark in marks.items():
@@ -71,20 +72,30 @@ class DocumentFolder:
         self._seen, self._is_first = marks, False
         return self._by_name()
 
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Return why files that are there are not used, as the last look found them."""
+        return {
+            str(file): self._wrong[file][1]
+            for file, mark in self._seen.items()
+            if self._wrong.get(file, (None, ""))[0] == mark
+        }
+
     def _marks(self) -> dict[Path, _Mark]:
         marks: dict[Path, _Mark] = {}
-        try:
-            self._path.stat()
-            for file in documents_at(self._path):
-                if any(part.startswith(".") for part in file.relative_to(self._path).parts):
-                    continue
-                try:
-                    found = file.stat()
-                except FileNotFoundError:
-                    continue  # Taken away since it was listed.
-                marks[file] = (found.st_mtime_ns, found.st_size, found.st_ino)
-        except OSError as error:
-            raise SpecError(f"{self._path}: cannot be read: {error.strerror}") from error
+        for path in self._paths:
+            try:
+                path.stat()
+                for file in documents_at(path):
+                    if any(part.startswith(".") for part in file.relative_to(path).parts):
+                        continue
+                    try:
+                        found = file.stat()
+                    except FileNotFoundError:
+                        continue  # Taken away since it was listed.
+                    marks[file] = (found.st_mtime_ns, found.st_size, found.st_ino)
+            except OSError as error:
+                raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
         return marks
 
     def _read(self, file: Path, mark: _Mark) -> None:

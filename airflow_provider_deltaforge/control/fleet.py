@@ -136,6 +136,12 @@ class Fleet:
         """Return whether the driver of this generation ended for good, as far as is known here."""
         return self._given_up.get(name) == generation
 
+    def given_up(self) -> list[str]:
+        """Return the pipelines whose present driver ended for good."""
+        with self._lock:
+            watched = {name: watch.generation for name, watch in self._watches.items()}
+        return sorted(name for name, number in watched.items() if self.has_given_up(name, number))
+
     def remove(self, store: Store, name: str) -> bool:
         """Stop a pipeline whose document was taken away, if this fleet keeps it.
 

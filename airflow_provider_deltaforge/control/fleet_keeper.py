@@ -17,11 +17,12 @@ from airflow_provider_deltaforge.control.launching.contract import Backend
 from airflow_provider_deltaforge.control.starting import holder
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import HOPELESS, RestartBudget
-from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.storage.choice import store_of
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
+from airflow_provider_deltaforge.storage.records.fleets import FleetContents
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _BACKOFF_S = RestartBudget().wait_max_s + 15.0
@@ -64,6 +65,21 @@ class FleetKeeper:
         self._applied: dict[str, Document] = {}
         self._free_since: dict[str, float] = {}
         self._busy: dict[str, threading.Thread] = {}
+        self._named: list[str] = []
+        self._unreadable: str | None = None
+        self._troubles: dict[str, str] = {}
+
+    @property
+    def contents(self) -> FleetContents:
+        """Return the pipelines as the last ``tick`` found them, in the thread that calls it."""
+        pipelines = self._named
+        given_up = [name for name in self._fleet.given_up() if name in pipelines]
+        troubles = {
+            **({"documents": self._unreadable} if self._unreadable else {}),
+            **{file: redacted(reason) for file, reason in self._folder.refused.items()},
+            **{name: why for name, why in self._troubles.copy().items() if name in pipelines},
+        }
+        return FleetContents(pipelines=pipelines, given_up=given_up, troubles=troubles)
 
     def tick(self) -> None:
         """Look at the documents and the pipelines once, and begin what has to be done.
@@ -71,7 +87,12 @@ class FleetKeeper:
         Raises:
             SpecError: the folder cannot be read; the pipelines go on.
         """
-        documents = self._folder.look()
+        try:
+            documents = self._folder.look()
+        except SpecError as error:
+            self._unreadable = redacted(str(error))
+            raise
+        self._named, self._unreadable = sorted(documents), None
         self._busy = {name: thread for name, thread in self._busy.items() if thread.is_alive()}
         for name in {*documents, *self._applied} - self._busy.keys():
             document = documents.get(name)
@@ -94,8 +115,10 @@ class FleetKeeper:
                     self._begin(store, name, document)
             finally:
                 store.close()
+            self._troubles.pop(name, None)
         except DeltaForgeError as error:
-            self._say(name, redacted(str(error)))
+            self._troubles[name] = redacted(str(error))
+            self._say(name, self._troubles[name])
         except Exception:  # noqa: BLE001 - the next look tries again, and the others go on
             _log.error("%s: %s", name, redacted(format_exc()))
 

@@ -23,6 +23,7 @@ from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Store
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, begins_anew
 from airflow_provider_deltaforge.storage.records.control import ALIVE_S, Control, ControlRecord
+from airflow_provider_deltaforge.storage.records.fleets import fleet_name
 
 STOP_GRACE_S = 30.0
 _POLL_S = 0.2
@@ -285,6 +286,9 @@ def end_driver(store: Store, name: str, backend: Backend, handle: Handle, grace_
 
 
 def _want(store: Store, name: str, desired: str) -> ControlRecord:
+    if fleet_name(name) is not None:
+        raise SpecError(f"{name!r} is a fleet: pause and resume its pipelines, each by its name")
+
     def change(record: ControlRecord) -> ControlRecord:
         if record.desired == "stopped":
             raise SpecError(f"pipeline {name!r} is stopped; start it with `deltaforge run`")

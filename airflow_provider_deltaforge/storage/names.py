@@ -28,6 +28,9 @@ EPOCHS = "epochs"
 FAILOVER = "failover"
 """Key-value map and log: server identities and what a failover was reconciled to."""
 
+FLEETS = "fleets"
+"""Key-value map: what fleets that a supervisor has started say of their documents."""
+
 GAPS = "gaps"
 """Key-value map: what sinks lack that were given up, and what people want of them."""
 

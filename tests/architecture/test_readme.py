@@ -35,7 +35,9 @@ LINES = [
 
 
 def options(command):
-    return {name for parameter in command.params for name in parameter.opts if name[0] == "-"}
+    """Return the options that help shows; what is hidden is for processes of ours."""
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    return {name for parameter in shown for name in parameter.opts if name[0] == "-"}
 
 
 def test_it_is_short():

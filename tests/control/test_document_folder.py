@@ -15,7 +15,7 @@ def refused():
 @pytest.fixture
 def folder(tmp_path, refused):
     (tmp_path / "orders.yaml").write_text(DOCUMENT)
-    return DocumentFolder(tmp_path, lambda file, reason: refused.append((file.name, reason)))
+    return DocumentFolder([tmp_path], lambda file, reason: refused.append((file.name, reason)))
 
 
 def users(comment=""):
@@ -61,7 +61,7 @@ def test_a_folder_that_is_away_takes_nothing_with_it(tmp_path, refused):
     place = tmp_path / "mounted"
     place.mkdir()
     (place / "orders.yaml").write_text(DOCUMENT)
-    folder = DocumentFolder(place, lambda *_: None)
+    folder = DocumentFolder([place], lambda *_: None)
     before = folder.look()
     place.rename(tmp_path / "away")
     for _ in range(3):

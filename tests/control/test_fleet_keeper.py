@@ -52,7 +52,7 @@ class Keeper:
         self.room.set()
         self.keeper = FleetKeeper(
             self.fleet,
-            DocumentFolder(folder, lambda *_: None),
+            DocumentFolder([folder], lambda *_: None),
             location,
             self.backend,
             lambda *words: self.said.append(words),

@@ -41,6 +41,7 @@ from airflow_provider_deltaforge.control.launching.job_directory import (
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage import distress
 from airflow_provider_deltaforge.storage.location import StoreLocation
+from airflow_provider_deltaforge.storage.records.fleets import fleet_name
 from airflow_provider_deltaforge.telemetry.log_file import last_lines
 from airflow_provider_deltaforge.telemetry.pipeline_scope import LOG_FILE
 
@@ -88,6 +89,17 @@ def command_without_spark(job: LaunchSpec) -> list[str]:
     return [sys.executable, "-m", module, "driver", *which]
 
 
+def command(job: LaunchSpec) -> Sequence[str]:
+    """Return the command line of a driver on Spark, or of a fleet; it never holds a secret."""
+    fleet = fleet_name(job.pipeline)
+    if fleet is None:
+        return spark_submit.command(job)
+    module = "airflow_provider_deltaforge.cli.app"
+    which = ("--name", fleet, "--generation", str(job.generation))
+    served = ("--api-addr", "off", "--metrics-addr", "off")
+    return [sys.executable, "-m", module, job.script, *job.arguments, *which, *served]
+
+
 @dataclass(frozen=True, slots=True)
 class LocalBackend:
     """Runs jobs below ``directory``, one sub-directory per job name.
@@ -99,7 +111,7 @@ class LocalBackend:
     """
 
     directory: Path
-    compose: Callable[[LaunchSpec], Sequence[str]] = spark_submit.command
+    compose: Callable[[LaunchSpec], Sequence[str]] = command
     term_grace_s: float = 5.0
 
     def check(self, master: str, store: str) -> None:
