@@ -118,12 +118,7 @@ def fleet(  # noqa: PLR0917 - a command's options
         if not no_auth and api_addr != "off":
             say_without_tokens(state)
     with ExitStack() as ending:
-        presence = None
-        if name is not None:
-            # What lanes log and lock is each pipeline's own, not this job's.
-            for variable in (JOB, distress.JOB_DIRECTORY):
-                os.environ.pop(variable, None)
-            presence = ending.enter_context(FleetPresence.of(location, name, generation))
+        presence = ending.enter_context(_presence(location, name, generation))
         application = None if local else _application(master, location, documents)
         if application is not None:
             ending.callback(application.close)
@@ -182,6 +177,21 @@ class _Run:
             self.say(f"{present.name} is {present.words}")
         else:
             err.print(present.name, "is", coloured(present.status), present.reason or "")
+
+
+@contextmanager
+def _presence(
+    location: StoreLocation, name: str | None, generation: int
+) -> Iterator[FleetPresence | None]:
+    """Have a fleet that a supervisor has started speak and listen while the block runs."""
+    if name is None:
+        yield None
+        return
+    # What lanes log and lock is each pipeline's own, not this job's.
+    for variable in (JOB, distress.JOB_DIRECTORY):
+        os.environ.pop(variable, None)
+    with FleetPresence.of(location, name, generation) as presence:
+        yield presence
 
 
 def _keep_until_asked(run: _Run) -> None:

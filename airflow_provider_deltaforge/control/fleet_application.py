@@ -75,8 +75,8 @@ def fleet_summary(store: Store, name: str, backend: Backend) -> dict[str, Any]:
         pipeline
         for pipeline, each in found.items()
         if each.desired != "stopped"
-        and (pipeline in contents.given_up or _has_failed(each))
-        and not (each.alive and each.status != "starting")
+        and not each.alive
+        and (pipeline in contents.given_up or each.error_class in HOPELESS)
     ]
     shown = ("status", "reason", "error_class", "generation", "restarts", "lag_ms", "events")
     return {
@@ -91,7 +91,3 @@ def fleet_summary(store: Store, name: str, backend: Backend) -> dict[str, Any]:
         "failed": failed,
         "troubles": contents.troubles,
     }
-
-
-def _has_failed(present: PipelineStatus) -> bool:
-    return present.status == "failed" and present.error_class in HOPELESS

@@ -142,13 +142,13 @@ def document_paths(documents: str | Sequence[str]) -> list[Path]:
     Raises:
         SpecError: there are none, or one is no path.
     """
-    given = [documents] if isinstance(documents, str) else documents
-    if not given or isinstance(given, Mapping):
+    paths = [documents] if isinstance(documents, str) else documents
+    if not paths or isinstance(paths, Mapping):
         raise SpecError("documents: name a folder of documents, or documents, by their paths")
-    for path in given:
+    for path in paths:
         if not isinstance(path, str | os.PathLike) or "\n" in str(path) or not str(path):
             raise SpecError(
                 "documents: a fleet reads files, so that they can be changed while it runs; write "
                 "paths, or give an inline document to DeltaForgeStreamOperator"
             )
-    return [Path(path).absolute() for path in given]
+    return [Path(path).absolute() for path in paths]

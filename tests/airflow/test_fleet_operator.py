@@ -330,17 +330,24 @@ def test_a_task_killed_before_it_kept_the_handle_leaves_no_second_fleet(task, mo
     assert shop.wait_whole() == []
 
 
-def test_a_task_with_other_documents_replaces_the_fleet_of_its_name(task):
+@pytest.mark.parametrize("other", ["documents", "connections"])
+def test_a_task_with_other_arguments_replaces_the_fleet_of_its_name(task, monkeypatch, other):
+    monkeypatch.setenv("AIRFLOW_CONN_PLACE", "file:///place")
     task.idle("still")
     task.idle("other")
+    asked = {
+        "documents": [str(task.run.folder / "still.yaml")],
+        "connections": {"PLACE": "place"},
+    }
     first, _ = task.begin()
     task.wait("running", "other")
-    second, trigger = task.begin(documents=[str(task.run.folder / "still.yaml")])
+    second, trigger = task.begin(**{other: asked[other]})
 
     assert trigger.watched.generation == 2
     assert task.run.backend.status(first["pushed"]["driver"]).state is JobState.ENDED
     wait_for("the second", lambda: task.run.status("still").generation == 2)
-    assert task.run.status("other").status == "stopped"
+    if other == "documents":
+        assert task.run.status("other").status == "stopped"
     assert second["pushed"]["driver"]["pid"] != first["pushed"]["driver"]["pid"]
 
 
