@@ -51,7 +51,6 @@ from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
 _ALONE = {
-    "fleet": fleet,
     "page": page,
     "parallelism": parallelism,
     "processors": processors,
@@ -60,6 +59,7 @@ _ALONE = {
 _EVENTS = {"transaction": 5_000_000}
 _OTHERS = (
     "render",
+    "fleet",
     "idle",
     "behind",
     "exactly_once",
@@ -115,6 +115,7 @@ def main() -> None:
         exactly_once.main(RESULTS, result, asked.events, master)
         return
     tables: dict[str, Callable[[Path, dict[str, Any]], None]] = {
+        "fleet": partial(fleet.main, is_local=asked.local),
         "snapshot": partial(snapshot.main, rows=asked.events),
         "snapshot_memory": snapshot.memory,
         "verify": partial(verify.main, rows=asked.events),
@@ -133,10 +134,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         result |= _measured(asked, Path(place))
     RESULTS.mkdir(exist_ok=True)
-    name = _name(asked)
-    (RESULTS / name).write_text(json.dumps(result, indent=2) + "\n")
+    (RESULTS / _name(asked)).write_text(json.dumps(result, indent=2) + "\n")
     _show(result)
-    _out.print(f"written to benchmarks/results/{name}")
+    _out.print(f"written to benchmarks/results/{_name(asked)}")
 
 
 def _measured(asked: argparse.Namespace, place: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``./dev.sh bench fleet``: what a pipeline costs among 1, 10 and 50 others in one application.
+"""``./dev.sh bench fleet [--local]``: what a pipeline costs among others in one application.
 
 The source is a real MySQL, the sinks are files. Each pipeline has delivered rows before it is
 measured, so that what it works with is loaded; then nothing changes, which is what most of many
@@ -27,11 +27,8 @@ from tests.servers import mysql
 from tests.servers.process import Server, free_port
 from tests.servers.sql import connect
 
-_ENGINES = {
-    "fleet --local": (1, 10, 50),
-    "fleet --master local[64]": (1, 10, 50),
-    "serve --local": (1, 10),
-}
+_ON_SPARK = {"fleet --master local[64]": (1, 10)}
+_WITHOUT = {"fleet --local": (1, 10, 50), "serve --local": (1, 10)}
 """What is started, and for how many pipelines."""
 _ROWS = 200
 _SETTLED_S = 10.0
@@ -50,23 +47,26 @@ spec:
 """
 
 
-def main(results: Path, about: dict[str, Any]) -> None:
-    """Measure, show and write ``fleet.json``."""
+def main(results: Path, about: dict[str, Any], *, is_local: bool) -> None:
+    """Measure, show and write ``fleet.json``, of Spark ``fleet-spark.json``."""
+    file = results / ("fleet.json" if is_local else "fleet-spark.json")
     figures: dict[str, list[dict[str, Any]]] = {}
-    result = about | {"idle_s": _IDLE_S, "engines": figures}
+    engine = "process" if is_local else "spark local[64]"
+    result = about | {"engine": engine, "idle_s": _IDLE_S, "engines": figures}
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         server = mysql.start(Path(place) / "mysql")
         try:
-            for name, counts in _ENGINES.items():
+            for name, counts in (_WITHOUT if is_local else _ON_SPARK).items():
                 words = name.split()
                 figures[name] = []
                 for count in counts:
                     figures[name].append(_measured(server, Path(place), count, words))
                     result["each_more"] = _slopes(figures)
-                    (results / "fleet.json").write_text(json.dumps(result, indent=2) + "\n")
+                    file.write_text(json.dumps(result, indent=2) + "\n")
         finally:
             server.stop()
     _show(result)
+    _out.print(f"written to {file}")
 
 
 def _measured(server: Server, place: Path, count: int, words: list[str]) -> dict[str, Any]:
@@ -209,4 +209,3 @@ def _show(result: dict[str, Any]) -> None:
             )
     _out.print(table)
     _out.print(result["each_more"])
-    _out.print("written to benchmarks/results/fleet.json")
