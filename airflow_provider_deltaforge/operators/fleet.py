@@ -20,9 +20,9 @@ from airflow_provider_deltaforge.control.launching.threads import SCRIPT
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
-from airflow_provider_deltaforge.operators.launching import LaunchingOperator
+from airflow_provider_deltaforge.operators.launch import LaunchingOperator
 from airflow_provider_deltaforge.operators.pipeline import summary
-from airflow_provider_deltaforge.operators.supervising import SupervisingOperator
+from airflow_provider_deltaforge.operators.supervision import SupervisingOperator
 from airflow_provider_deltaforge.storage.contract import Store
 
 _FAIL_ON = ("fleet", "pipeline")

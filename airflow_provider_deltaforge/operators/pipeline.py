@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.errors import AccessError, DeltaForgeError, Ret
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import Document, document_label
 from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
-from airflow_provider_deltaforge.operators.launching import LaunchingOperator
+from airflow_provider_deltaforge.operators.launch import LaunchingOperator
 
 _LOG_LINES = 40
 

@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.control.pipelines import apply
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator, summary
-from airflow_provider_deltaforge.operators.supervising import SupervisingOperator
+from airflow_provider_deltaforge.operators.supervision import SupervisingOperator
 from airflow_provider_deltaforge.storage.contract import Store
 
 _SCRIPT = "stream_job.py"

@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments, attendance, owner_token
-from airflow_provider_deltaforge.operators.launching import LaunchingOperator
+from airflow_provider_deltaforge.operators.launch import LaunchingOperator
 from airflow_provider_deltaforge.operators.pipeline import give_up, refuse_gone
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.telemetry.redaction import redacted
