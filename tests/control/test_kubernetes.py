@@ -380,7 +380,7 @@ def test_manifests_are_what_the_api_takes(name, release):
 
 
 def test_the_values_of_airflows_chart_name_what_the_backend_takes():
-    """Not the chart's own schema, which no registry has: what we put into it."""
+    """What we put into them; ``tests/airflow/test_chart.py`` asks the chart itself."""
     text = (MANIFESTS / "values.yaml").read_text()
     values = yaml.safe_load(text)
     assert values["executor"] == "KubernetesExecutor"
