@@ -1,7 +1,7 @@
 """Airflow's official chart with our values, rendered by Helm.
 
 Long, and only where DELTAFORGE_AIRFLOW_CHART names the directory of a chart and DELTAFORGE_HELM
-the program: neither is ours to ship.
+the program: neither is ours to ship. The API server is that of ``tests/servers/kubernetes.py``.
 """
 
 import base64
@@ -14,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.airflow.pods import NAMESPACE
 from tests.architecture.probe import CHECKOUT
 
 CHART, HELM = "DELTAFORGE_AIRFLOW_CHART", "DELTAFORGE_HELM"
@@ -93,6 +94,38 @@ def test_whoever_launches_has_an_account_that_our_roles_name(manifests):
         account = named(manifests, "ServiceAccount", pods[component]["serviceAccountName"])
         assert account["automountServiceAccountToken"] is True
         assert pods[component].get("automountServiceAccountToken", True)
+
+
+def test_an_api_server_takes_every_manifest(plane, manifests):
+    kinds = {document["kind"] for document in manifests}
+
+    assert kinds >= {"Deployment", "StatefulSet", "Job", "ConfigMap", "Secret", "Pod"}
+    for document in manifests:
+        made = plane.dry_run(document)
+        assert made["metadata"]["name"] == document["metadata"]["name"]
+
+
+def test_whoever_launches_may(plane, manifests):
+    pods = pods_of(manifests)
+
+    for component in LAUNCHERS:
+        account = pods[component]["serviceAccountName"]
+        assert account == f"airflow-{component}"
+        # Without its token in the pod nobody there reaches the API server.
+        made = named(manifests, "ServiceAccount", account)
+        assert made["automountServiceAccountToken"] is True
+        assert pods[component].get("automountServiceAccountToken", True)
+        name = f"airflow:{account}"
+        for verb in ("create", "get", "list", "delete"):
+            assert plane.allows(name, verb, "pods", NAMESPACE), (account, verb)
+            assert plane.allows(name, verb, "sparkapplications", NAMESPACE), (account, verb)
+        assert plane.allows(name, "get", "pods/log", NAMESPACE)
+        assert plane.allows(name, "create", "secrets", NAMESPACE)
+        assert not plane.allows(name, "get", "secrets", NAMESPACE)
+        assert not plane.allows(name, "create", "secrets", "airflow")
+    driver = f"{NAMESPACE}:deltaforge-driver"
+    assert plane.allows(driver, "create", "pods", NAMESPACE)
+    assert not plane.allows(driver, "create", "pods", "airflow")
 
 
 def test_airflows_pods_have_our_image_and_the_connection_from_the_secret(manifests):

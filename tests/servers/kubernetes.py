@@ -72,12 +72,29 @@ class ControlPlane:
 
     def apply(self, document: Mapping[str, Any], strict: str = "Strict") -> Any:
         """Make the object of a manifest; every field that the API does not know is an error."""
-        group = document["apiVersion"]
-        base = f"/api/{group}" if "/" not in group else f"/apis/{group}"
-        plural = f"{document['kind'].lower()}s"
-        namespace = document["metadata"].get("namespace")
-        where = f"/namespaces/{namespace}" if namespace else ""
-        return self.ask("POST", f"{base}{where}/{plural}?fieldValidation={strict}", document)
+        return self.ask("POST", f"{_collection(document)}?fieldValidation={strict}", document)
+
+    def dry_run(self, document: Mapping[str, Any]) -> Any:
+        """Return what a manifest would make or change, as ``apply`` does; keep nothing of it."""
+        options = "dryRun=All&fieldValidation=Strict&fieldManager=tests&force=true"
+        path = f"{_collection(document)}/{document['metadata']['name']}?{options}"
+        return self.ask("PATCH", path, document, "application/apply-patch+yaml")
+
+    def allows(self, account: str, verb: str, resource: str, namespace: str) -> bool:
+        """Return whether a service account (``namespace:name``) may do that in a namespace."""
+        name, _, subresource = resource.partition("/")
+        group = "sparkoperator.k8s.io" if name == "sparkapplications" else ""
+        asked = {"namespace": namespace, "verb": verb, "resource": name, "group": group}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": f"system:serviceaccount:{account}",
+                "resourceAttributes": {**asked, "subresource": subresource},
+            },
+        }
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        return bool(self.ask("POST", path, review)["status"]["allowed"])
 
     def token(self, namespace: str, account: str) -> str:
         """Return a token of a service account, as its pods get it."""
@@ -104,6 +121,15 @@ class ControlPlane:
         """End everything."""
         for server in (*self.others, self.api):
             server.kill()
+
+
+def _collection(document: Mapping[str, Any]) -> str:
+    """Return the path of a manifest's kind, in its namespace."""
+    group = document["apiVersion"]
+    base = f"/api/{group}" if "/" not in group else f"/apis/{group}"
+    namespace = document["metadata"].get("namespace")
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"{base}{where}/{document['kind'].lower()}s"
 
 
 def start(directory: Path) -> ControlPlane:
