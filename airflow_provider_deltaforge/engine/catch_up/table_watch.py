@@ -86,6 +86,18 @@ def _name(context: TaskContext, *, anew: bool, is_of_copy: bool) -> None:
             context.store.transact([write], context.fence)
 
 
+def names_kept(context: TaskContext) -> list[Write]:
+    """Return what to store when a copy is over in which no table was renamed."""
+    records = TableRecords(context.store, context.pipeline.name)
+    begun, now = records.named(), context.pipeline.spec.source.named_tables()
+    if begun is None or now is None or not begun.is_of_copy or now.server != begun.server:
+        return []
+    former = {number: name for name, number in begun.tables.items()}
+    if any(former.get(number, name) != name for name, number in now.tables.items()):
+        return []
+    return [records.name(begun.server, begun.tables)]
+
+
 def _doubt_left_out(context: TaskContext, registry: Registry) -> None:
     """Trust no registered schema of a table that the document does not name any more.
 
@@ -188,7 +200,7 @@ class TableWatch:
         if ddl.null_count == len(ddl):
             return
         for row in rows.filter(pc.is_valid(ddl)).to_pylist():
-            change = json.loads(row["ddl"])
+            change, event_id = json.loads(row["ddl"]), row["event_id"].hex()
             for name in change.get("lost", ()):
                 sql = redacted(change["sql"])
                 _log.warning("rows of %s went away without events: %s", name, sql)
@@ -196,10 +208,10 @@ class TableWatch:
             copies += [
                 name
                 for former, name in change.get("renamed", {}).items()
-                if name not in copies and self._lacks_rows(former)
+                if name not in copies and self._lacks_rows(former, f"{former}:{event_id}")
             ]
             for name in copies:
-                self._note(name, f"{name}:{row['event_id'].hex()}")
+                self._note(name, f"{name}:{event_id}")
 
     def passed(self, position: Position, reader: LogReader) -> list[Write]:
         """Return what is to be stored together with the checkpoint at ``position``.
@@ -209,12 +221,13 @@ class TableWatch:
         covers, passed_all = self._context.pipeline.spec.source.covers, True
         named = reader.named_tables() if isinstance(reader, ReportsTableNames) else None
         for found in reader.appeared_tables() if isinstance(reader, ReportsAppearedTables) else ():
-            name = _name_of(found)
+            name = _name_of(found.table, found.position)
             passed = found.position is None or covers(position, found.position)
             passed_all = passed_all and passed
             if passed and name not in self._reported:
                 self._reported.add(name)
-                if found.former is None or self._lacks_rows(found.former):
+                former = found.former
+                if former is None or self._lacks_rows(former, _name_of(former, found.position)):
                     self._note(found.table, name)
         writes: list[Write] = [self._records.arrive(arrival) for arrival in self._arrivals]
         # A reader that has looked has another object, also where nothing was renamed.
@@ -231,26 +244,31 @@ class TableWatch:
             self._arrivals = []
             ask_for_arrivals(self._context)
 
-    def _lacks_rows(self, table: str) -> bool:
+    def _lacks_rows(self, table: str, successor: str) -> bool:
         """Return whether a table may have been renamed before all of its rows were copied.
 
-        It appeared and is still to be copied, or is just being copied; or its name was not looked
-        at since the pipeline's own copy began.
+        It appeared and is still to be copied, or is just being copied; or a table was renamed
+        while the pipeline's own copy was taken.
+
+        Args:
+            table: its former name.
+            successor: identifies the arrival of what took that name in the same moment.
         """
+        if table in self._copied:
+            return True
         record = self._context.control.read()
-        asked = [] if record is None else [r.tables for r in record.requests if r.by == ASKER]
-        arrivals = [arrival.table for arrival in (*self._arrivals, *self._records.arrivals())]
-        return table in self._copied or table in arrivals or [table] in asked
+        asked = () if record is None else record.requests
+        coming = [(a.id, a.table) for a in (*self._arrivals, *self._records.arrivals())]
+        coming += [(r.id, r.tables[0]) for r in asked if r.by == ASKER]
+        return any(name == table and mark != f"appeared:{successor}" for mark, name in coming)
 
     def _note(self, table: str, name: str) -> None:
         self._arrivals.append(Arrival(id=f"appeared:{name}", table=table))
 
 
-def _name_of(found: AppearedTable) -> str:
+def _name_of(table: str, position: Position | None) -> str:
     """Return what identifies an arrival among those of the same table."""
-    if found.position is None:
-        return found.table
-    return f"{found.table}:{json.dumps(found.position, sort_keys=True)}"
+    return table if position is None else f"{table}:{json.dumps(position, sort_keys=True)}"
 
 
 def ask_for_arrivals(context: TaskContext) -> None:

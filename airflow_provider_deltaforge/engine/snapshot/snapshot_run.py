@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.catch_up.table_watch import learn
+from airflow_provider_deltaforge.engine.catch_up.table_watch import learn, names_kept
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
 from airflow_provider_deltaforge.engine.deliver.sink_positions import is_reset
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
@@ -209,7 +209,7 @@ class SnapshotRun:
             for sink in self._context.pipeline.spec.sinks
             if sink.id not in known
         ]
-        self._store(writes)
+        self._store([*writes, *names_kept(self._context)])
         reach(CrashPoint.SNAPSHOT_FINISHED)
 
     def _see_rows(self, run: SnapshotRecord) -> None:

@@ -56,7 +56,7 @@ class TableNames(Record):
     server: str
     tables: dict[str, str]
     is_of_copy: bool = False
-    """They were looked at when the pipeline's own copy began, and not again."""
+    """They are those of when the pipeline's own copy began, and some changed before it was over."""
 
 
 class TableRecords:
