@@ -25,7 +25,6 @@ from airflow_provider_deltaforge.events.table_names import qualified_name, unquo
 from airflow_provider_deltaforge.schemas.registry import RegisteredHistory, Registry
 from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.sources.reader_contract import (
-    AppearedTable,
     LogReader,
     NamedTables,
     ReportsAppearedTables,
