@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from tests.prove.unit import Case, Task, Unit
-from tests.servers import compose
+from tests.servers import compose, kafka, mysql
 from tests.servers.containers import in_own_network
 
 SEEDS = 1
@@ -54,6 +54,9 @@ def units(seeds: int) -> list[Unit]:
 def run(task: Task) -> None:
     """Walk through it in namespaces of its own; what was not come to is wrong."""
     shown: set[str] = set()
+    # Nothing can be fetched in the walk's own network.
+    mysql.server_program()
+    kafka.jars()
     words = [sys.executable, "-m", "tests.prove.compose_walk", str(task.home)]
     walk = in_own_network(words, stdout=subprocess.PIPE, env=dict(os.environ))
     assert walk.stdout is not None
