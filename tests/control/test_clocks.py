@@ -1,6 +1,7 @@
 """A driver on another machine, whose clock says what it likes: only its counter is believed."""
 
 import threading
+import time
 
 import pytest
 
@@ -66,16 +67,23 @@ class Remote:
 
 
 class Clock:
-    """Stands still until it is told to move; then whoever waits has waited."""
+    """Stands still until it is told to move; then whoever waits has waited.
+
+    ``time.sleep`` is everybody's: threads that earlier tests have left sleep as they did.
+    """
 
     def __init__(self):
         self.now = 1000.0
+        self._sleep = time.sleep
 
     def __call__(self):
         return self.now
 
     def wait(self, seconds):
-        self.now += seconds
+        if threading.current_thread() is threading.main_thread():
+            self.now += seconds
+        else:
+            self._sleep(seconds)
 
 
 @pytest.fixture
