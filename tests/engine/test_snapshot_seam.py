@@ -12,6 +12,8 @@ from airflow_provider_deltaforge.errors import AccessError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from airflow_provider_deltaforge.storage.records.snapshots import SnapshotRecord, Snapshots
+from tests.engine.in_process import InProcess
 
 SOURCE = ScriptedSource(id="s")
 NAME = "db.t"
@@ -335,6 +337,33 @@ def test_a_table_renamed_before_its_last_view_is_copied_under_its_new_name():
     assert json.loads(event["ddl"]) == {**ddl, "copies": ["db.u"]}
     (event,) = later.rows.to_pylist()
     assert json.loads(event["ddl"]) == ddl
+
+
+@pytest.mark.parametrize("fresh", [["out"], []], ids=["fresh", "there before"])
+def test_it_is_copied_also_where_sinks_join_without_a_seam(fresh):
+    made = InProcess(sinks=("out",))
+    records = Snapshots(made.store, made.name)
+    run = SnapshotRecord(
+        id="r",
+        generation=1,
+        started_at_ms=1,
+        start_position={"tx": 1},
+        chunk_count=1,
+        tables={NAME: {"chunks": 1, "rows_estimate": 1}},
+        fresh_sinks=fresh,
+    )
+    made.store.transact(records.begin(run, [TableChunk("c", "db", None, "t", {})]))
+    done = records.chunk_done("r", "c", NAME, 1, {"tx": 9}, is_single_view=True)
+    made.store.transact([done, *records.finish(run)])
+    renamed = {"tables": [NAME, "db.u"], "renamed": {NAME: "db.u"}}
+    shown = change("u", 3, {"id": 1})
+    rows = batch(shown, change("ddl", 4, None, table="_ddl", ddl=renamed))
+
+    joined = SnapshotSeam.of(made.context(), {"tx": 1}, lambda call: call())
+    found = joined.without_shown(rows).rows.to_pylist()
+
+    assert [row["op"] for row in found] == (["ddl"] if fresh else ["u", "ddl"])
+    assert json.loads(found[-1]["ddl"])["copies"] == ["db.u"]
 
 
 def test_a_statement_about_another_table_ends_nothing():

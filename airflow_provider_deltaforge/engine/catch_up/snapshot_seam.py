@@ -174,18 +174,13 @@ class SnapshotSeam:
         """Return the seam of a pipeline, for a reader that begins at ``start``.
 
         Nothing is left out when a sink was there before the snapshot, or has not got all its rows:
-        one that gets the log again may have been emptied before. It joins behind the seam.
+        one that gets the log again may have been emptied before. It joins behind the seam. What was
+        renamed is copied all the same.
         """
         source = context.pipeline.spec.source
         records = Snapshots(context.store, context.pipeline.name)
         run = retry(records.current)
-        sink_ids = {sink.id for sink in context.pipeline.spec.sinks}
-        if run is None or run.finished_at_ms is None or not sink_ids <= set(run.fresh_sinks):
-            return cls(source, {}, (), lambda *_: None)
-        rewinds = retry(Rewinds(context.store, context.pipeline.name).all)
-        if is_rewound or any(rewind.state == "failed" for rewind in rewinds.values()):
-            return cls(source, {}, (), lambda *_: None)
-        if not source.covers(start, run.start_position):
+        if run is None or run.finished_at_ms is None or not _begins_in(source, run, start):
             return cls(source, {}, (), lambda *_: None)
 
         def end_table(table: str, position: Position) -> None:
@@ -193,6 +188,11 @@ class SnapshotSeam:
             retry(lambda: context.store.transact([write], context.fence))
 
         tables, cuts = retry(lambda: _of_run(source, records, run))
+        sink_ids = {sink.id for sink in context.pipeline.spec.sinks}
+        rewinds = retry(Rewinds(context.store, context.pipeline.name).all)
+        has_failed = any(rewind.state == "failed" for rewind in rewinds.values())
+        if is_rewound or has_failed or not sink_ids <= set(run.fresh_sinks):
+            tables = {}
         ended = retry(lambda: records.seam_ends(run.id))
         for table, position in ended.items():
             if source.covers(start, position):
@@ -378,6 +378,13 @@ class SnapshotSeam:
             return rows
         changed = {**statement, "copies": [*statement.get("copies", ()), *copies]}
         return _replaced(rows, [at], {"ddl": orjson.dumps(changed)})
+
+
+def _begins_in(source: Source, run: SnapshotRecord, start: Position) -> bool:
+    """Return whether a position is one behind which a run's views can be known."""
+    with suppress(PositionLostError):
+        return source.covers(start, run.start_position)
+    return False  # Of another history.
 
 
 def _of_run(

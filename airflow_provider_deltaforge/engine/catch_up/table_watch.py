@@ -88,8 +88,11 @@ def _name(context: TaskContext, *, anew: bool, is_of_copy: bool) -> None:
 def names_kept(context: TaskContext) -> list[Write]:
     """Return what to store when a copy is over in which no table was renamed."""
     records = TableRecords(context.store, context.pipeline.name)
-    begun, now = records.named(), context.pipeline.spec.source.named_tables()
-    if begun is None or now is None or not begun.is_of_copy or now.server != begun.server:
+    begun = records.named()
+    if begun is None or not begun.is_of_copy:
+        return []
+    now = context.pipeline.spec.source.named_tables()
+    if now is None or now.server != begun.server:
         return []
     former = {number: name for name, number in begun.tables.items()}
     if any(former.get(number, name) != name for name, number in now.tables.items()):
@@ -194,7 +197,11 @@ class TableWatch:
         self._context.store.transact(writes, self._context.fence)
 
     def watch(self, rows: pa.RecordBatch) -> None:
-        """Take note of what delivered statements say of rows without events."""
+        """Take note of what delivered statements say of rows without events.
+
+        Raises:
+            RetryableError: the store is away; to be called again.
+        """
         ddl = rows.column("ddl")
         if ddl.null_count == len(ddl):
             return
@@ -216,6 +223,9 @@ class TableWatch:
         """Return what is to be stored together with the checkpoint at ``position``.
 
         A reader is ahead: what it has found behind the checkpoint, the next one finds again.
+
+        Raises:
+            RetryableError: the store is away; to be called again.
         """
         covers, passed_all = self._context.pipeline.spec.source.covers, True
         named = reader.named_tables() if isinstance(reader, ReportsTableNames) else None
@@ -224,10 +234,10 @@ class TableWatch:
             passed = found.position is None or covers(position, found.position)
             passed_all = passed_all and passed
             if passed and name not in self._reported:
-                self._reported.add(name)
                 former = found.former
                 if former is None or self._lacks_rows(former, _name_of(former, found.position)):
                     self._note(found.table, name)
+                self._reported.add(name)
         writes: list[Write] = [self._records.arrive(arrival) for arrival in self._arrivals]
         # A reader that has looked has another object, also where nothing was renamed.
         is_news = named != self._named or (self._copied and named is not self._named)
@@ -262,7 +272,9 @@ class TableWatch:
         return any(name == table and mark != f"appeared:{successor}" for mark, name in coming)
 
     def _note(self, table: str, name: str) -> None:
-        self._arrivals.append(Arrival(id=f"appeared:{name}", table=table))
+        arrival = Arrival(id=f"appeared:{name}", table=table)
+        if arrival not in self._arrivals:
+            self._arrivals.append(arrival)
 
 
 def _name_of(table: str, position: Position | None) -> str:

@@ -141,7 +141,8 @@ class Commits:
         self._pending, self._holds_rows, self._is_counting = None, False, False
         names = self._skip_list.reached(position)
         writes, ends_by = parts.source_identity.passed(position)
-        writes = [*writes, *parts.tables.passed(position, self._reader)]
+        arrivals = shared.retry(lambda: parts.tables.passed(position, self._reader))
+        writes = [*writes, *arrivals]
         writes += delivery.passed_alone(position)
         drift = parts.data_drift.writes()
         self._store([*(delivery.put(name, position) for name in names), *writes, *drift])

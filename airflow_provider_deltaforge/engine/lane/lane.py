@@ -404,7 +404,7 @@ class Lane:
             self._stats.delivered(batch.stats, taken)
         self._data_drift.add(batch.findings)
         self._source_identity.watch(source.rows)
-        self._tables.watch(source.rows)
+        self._retry(lambda: self._tables.watch(source.rows))
         self._stats.counted.transaction_splits += source.splits_transaction
         delivery.passed(batch)
         if source.position is not None:

@@ -2,8 +2,10 @@
 
 import pytest
 
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import unlogged_rows
+from airflow_provider_deltaforge.storage.records.tables import TableRecords
 from tests.servers import sql
 from tests.sources.mysql.table_run import TableRun
 from tests.waiting import wait_for
@@ -56,3 +58,40 @@ def test_a_swap_through_a_third_name_copies_both_tables_and_no_other(mysql_serve
     assert "Traceback" not in caplog.text
     (change,) = [event["ddl"] for event in run.events() if event.get("ddl")]
     assert sorted(change["copies"]) == [f"{name}.a", f"{name}.b"]
+
+
+def test_a_store_that_is_away_when_a_table_is_renamed_is_waited_for(mysql_server, monkeypatch):
+    name = "renamed_away"
+    sql.execute(
+        mysql_server,
+        f"DROP DATABASE IF EXISTS {name}",
+        f"CREATE DATABASE {name}",
+        f"CREATE TABLE {name}.a (id int PRIMARY KEY)",
+    )
+    run = TableRun(mysql_server, [f"{name}.%"]).start()
+    try:
+        sql.execute(mysql_server, f"INSERT INTO {name}.a VALUES (1)")
+        run.wait_row("a", {"id": 1})
+        asked = []
+        arrivals = TableRecords.arrivals
+
+        def away_twice(records):
+            asked.append(records)
+            if len(asked) < 3:
+                raise RetryableError("the state store is away")
+            return arrivals(records)
+
+        monkeypatch.setattr(TableRecords, "arrivals", away_twice)
+        sql.execute(
+            mysql_server,
+            f"RENAME TABLE {name}.a TO {name}.b",
+            f"INSERT INTO {name}.b VALUES (2)",
+        )
+        run.wait_row("b", {"id": 2})
+    finally:
+        run.stop()
+
+    assert len(asked) >= 3
+    delivered = [event["ddl"] for event in run.events() if event.get("ddl")]
+    assert [each["renamed"] for each in delivered] == [{f"{name}.a": f"{name}.b"}]
+    assert run.requests() == []
