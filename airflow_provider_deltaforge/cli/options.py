@@ -14,6 +14,7 @@ import typer
 from rich.console import RenderableType
 
 from airflow_provider_deltaforge.cli.views import new_console
+from airflow_provider_deltaforge.control.launching import threads
 from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.choice import store_in, store_of
@@ -114,9 +115,7 @@ NameArgument = Annotated[
     typer.Argument(help="Name of the pipeline (metadata.name).", autocompletion=pipeline_names),
 ]
 
-API_ADDR, METRICS_ADDR, LOCAL = (
-    f"DELTAFORGE_{name}" for name in ("API_ADDR", "METRICS_ADDR", "LOCAL")
-)
+API_ADDR, METRICS_ADDR, LOCAL = "DELTAFORGE_API_ADDR", "DELTAFORGE_METRICS_ADDR", threads.LOCAL
 """Variables that stand for options of ``run``, ``serve`` and ``fleet``, as images set them."""
 
 MasterOption = Annotated[

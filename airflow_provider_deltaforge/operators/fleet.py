@@ -14,9 +14,9 @@ from airflow_provider_deltaforge.control.fleet_application import (
     fleet_summary,
     named_after,
 )
+from airflow_provider_deltaforge.control.launching import threads
 from airflow_provider_deltaforge.control.launching.backends import LOCAL
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
-from airflow_provider_deltaforge.control.launching.threads import SCRIPT
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
@@ -26,7 +26,6 @@ from airflow_provider_deltaforge.operators.supervision import SupervisingOperato
 from airflow_provider_deltaforge.storage.contract import Store
 
 _FAIL_ON = ("fleet", "pipeline")
-_LOCAL_VARIABLE = "DELTAFORGE_LOCAL"
 
 
 class DeltaForgeFleetOperator(SupervisingOperator):
@@ -110,9 +109,9 @@ class DeltaForgeFleetOperator(SupervisingOperator):
         master = self.pipeline_task().hook().master(self.spark_conn_id, self.master)
         spark = ("--local",) if self.without_spark else ("--master", master)
         words = (*map(str, document_paths(self.documents)), *spark)
-        job = self.pipeline_task().job(name, generation, SCRIPT, words)
+        job = self.pipeline_task().job(name, generation, threads.SCRIPT, words)
         # The worker's own must not decide.
-        local = {_LOCAL_VARIABLE: str(self.without_spark).lower()}
+        local = {threads.LOCAL: str(self.without_spark).lower()}
         return replace(job, environment={**job.environment, **local})
 
     def ended_window(

@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.control.starting import restart
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-from airflow_provider_deltaforge.hooks.jobs import PipelineTask, TriggerArguments
+from airflow_provider_deltaforge.hooks.jobs import Document, PipelineTask, TriggerArguments
 from airflow_provider_deltaforge.operators.deferral import DeferringOperator
 from airflow_provider_deltaforge.storage.contract import Store
 
@@ -58,7 +58,7 @@ class LaunchingOperator(DeferringOperator):
     def pipeline_task(self) -> PipelineTask:
         """Return the arguments as one object."""
         return PipelineTask(
-            getattr(self, "document", None),
+            self.own_document(),
             self.deltaforge_conn_id,
             dict(self.connections or {}),
             self.spark_conn_id,
@@ -66,6 +66,10 @@ class LaunchingOperator(DeferringOperator):
             self.executor,
             self.launch_backend,
         )
+
+    def own_document(self) -> Document | None:
+        """Return the document of the one pipeline that the task works for; None without one."""
+        return None
 
     @property
     @abstractmethod

@@ -39,6 +39,10 @@ class PipelineOperator(LaunchingOperator):
         super().__init__(**kwargs)
         self.document = document
 
+    def own_document(self) -> Document:
+        """Return the pipeline's document."""
+        return self.document
+
     @property
     def document_label(self) -> str:
         """Return how the document is called in logs."""

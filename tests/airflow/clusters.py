@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import time
 from pathlib import Path
 
 import psutil
-import psycopg
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -56,9 +54,7 @@ def state_server(tmp_path_factory):
 @pytest.fixture
 def database(state_server):
     """The address of an empty database for one test's state."""
-    name = f"state_{secrets.token_hex(4)}"
-    with psycopg.connect(state_server.dsn("postgres"), autocommit=True) as administration:
-        administration.execute(f"CREATE DATABASE {name}")
+    name = postgres.new_database(state_server)
     return f"postgresql://postgres:{SECRET}@{HOST}:{state_server.port}/{name}"
 
 

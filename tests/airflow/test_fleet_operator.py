@@ -16,7 +16,7 @@ from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.operators.fleet import DeltaForgeFleetOperator
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.storage.records.fleets import record_name
+from airflow_provider_deltaforge.storage.records.fleets import read_contents, record_name
 from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
 from tests.e2e.fleet_run import FleetPipeline, FleetRun
 from tests.servers import spark
@@ -34,16 +34,6 @@ spec:
     type: scripted
     config: {id: NAME-source, transactions: 3, rows: 3}
   sinks: [{type: file, config: {id: out, path: 'PLACE/NAME.jsonl'}}]
-"""
-BROKEN = """
-apiVersion: deltaforge/v1
-kind: Pipeline
-metadata: {name: broken, tenant: tests}
-spec:
-  source:
-    type: turso
-    config: {id: broken-source, url: 'PATH', tables: [orders], cdc_mode: native}
-  sinks: [{type: file, config: {id: out, path: 'PATH.jsonl'}}]
 """
 
 
@@ -80,11 +70,6 @@ class Task:
     def idle(self, name):
         text = IDLE.replace("NAME", name).replace("PLACE", str(self.run.directory))
         (self.run.folder / f"{name}.yaml").write_text(text)
-
-    def broken(self):
-        (self.run.directory / "no-database").write_text("this is no database\n" * 400)
-        text = BROKEN.replace("PATH", str(self.run.directory / "no-database"))
-        (self.run.folder / "broken.yaml").write_text(text)
 
     @property
     def record(self):
@@ -156,7 +141,7 @@ def test_a_fleet_starts_once_and_the_next_run_adopts_it(task):
 
 def test_a_window_ends_with_how_each_pipeline_is_and_the_fleet_goes_on(task):
     task.idle("still")
-    task.broken()
+    task.run.write_broken()
     (task.run.folder / "wrong.yaml").write_text("apiVersion: deltaforge/v1\nkind: Nothing\n")
     _, trigger = task.begin()
     task.wait("running", "still")
@@ -303,6 +288,10 @@ def test_a_person_stops_the_fleet_and_its_pipelines_by_name(task):
     assert fired(trigger)["event"] == "ended"
     with pytest.raises(AirflowSkipException, match="stopped by request"):
         task.operator().execute_complete(context(), fired(trigger))
+
+    assert task.run.command("delete", RECORD, "--confirm", RECORD).returncode == 0
+    assert task.record is None
+    assert read_contents(task.run.store, RECORD).pipelines == []
 
 
 def test_a_task_killed_before_it_kept_the_handle_leaves_no_second_fleet(task, monkeypatch):
@@ -467,9 +456,7 @@ def test_a_fleet_on_spark_that_is_killed_comes_back(task, victim):
         task.wait("running", shop.name)
         shop.wait_events()
     former = task.pid
-    [jvm] = [
-        pid for pid in family(former) if spark.command_line(pid).partition(" ")[0].endswith("java")
-    ]
+    jvm = spark.jvm_of(former)
     os.kill(jvm if victim == "jvm" else former, signal.SIGKILL)
     task.restarted(trigger, **on_spark)
 

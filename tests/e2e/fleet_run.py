@@ -33,6 +33,17 @@ spec:
   sinks: [{sink}]
 """
 
+BROKEN = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {{name: broken, tenant: tests}}
+spec:
+  source:
+    type: turso
+    config: {{id: broken-source, url: '{path}', tables: [orders], cdc_mode: native}}
+  sinks: [{{type: file, config: {{id: out, path: '{path}.jsonl'}}}}]
+"""
+
 _COMMAND = [sys.executable, "-m", "airflow_provider_deltaforge.cli.app"]
 
 
@@ -62,6 +73,12 @@ class FleetRun:
             )
         self._fleets.append(fleet)
         return fleet
+
+    def write_broken(self) -> None:
+        """Write the document of a pipeline that no restart cures: ``broken``."""
+        path = self.directory / "no-database"
+        path.write_text("this is no database\n" * 400)
+        (self.folder / "broken.yaml").write_text(BROKEN.format(path=path))
 
     def log_of(self, number: int) -> Path:
         """Return what a fleet prints."""

@@ -11,19 +11,7 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.status import statuses
 from tests.e2e.fleet_run import FleetPipeline, FleetRun
 from tests.servers import spark
-from tests.servers.process import family
 from tests.waiting import PATIENCE_S, wait_for
-
-BROKEN = """
-apiVersion: deltaforge/v1
-kind: Pipeline
-metadata: {name: broken, tenant: tests}
-spec:
-  source:
-    type: turso
-    config: {id: broken-source, url: 'PATH', tables: [orders], cdc_mode: native}
-  sinks: [{type: file, config: {id: out, path: 'PATH.jsonl'}}]
-"""
 
 
 @pytest.fixture
@@ -51,10 +39,7 @@ def journey(begin, words, sources=("turso", "turso", "turso"), servers=None, sin
         begin.pipeline(run, name, source, servers, sink)
         for name, source in zip(("flowing", "paused", "added"), sources, strict=True)
     )
-    (run.directory / "no-database").write_text("this is no database\n" * 400)
-    (run.folder / "broken.yaml").write_text(
-        BROKEN.replace("PATH", str(run.directory / "no-database"))
-    )
+    run.write_broken()
     flowing.write()
     paused.write()
     fleet = run.start()
@@ -149,13 +134,8 @@ def test_a_fleet_whose_jvm_is_killed_ends_and_the_next_one_goes_on(fleet_run):
     for shop in shops:
         run.wait(shop.name, "running")
         shop.wait_events()
-    [jvm] = [
-        pid
-        for pid in family(fleet.pid)
-        if spark.command_line(pid).partition(" ")[0].endswith("java")
-    ]
 
-    os.kill(jvm, signal.SIGKILL)
+    os.kill(spark.jvm_of(fleet.pid), signal.SIGKILL)
 
     assert fleet.wait(PATIENCE_S) == RETRY
     assert "start the fleet again" in run.log_of(0).read_text()

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -100,6 +101,16 @@ def standby(
         command += ["-C", "-S", slot]
     run([*_as(account), *command], _HINT, cwd=home)
     return start(directory, version=major_version(primary), args=args)
+
+
+def new_database(server: Server) -> str:
+    """Create an empty database for the state of pipelines; return its name."""
+    import psycopg
+
+    name = f"state_{secrets.token_hex(4)}"
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as administration:
+        administration.execute(f"CREATE DATABASE {name}")
+    return name
 
 
 def major_version(server: Server) -> int:

@@ -137,6 +137,12 @@ def command_line(pid: int) -> str:
         return ""
 
 
+def jvm_of(pid: int) -> int:
+    """Return the one JVM among a process and its descendants."""
+    [jvm] = [each for each in family(pid) if command_line(each).partition(" ")[0].endswith("java")]
+    return jvm
+
+
 def spark_home() -> Path:
     """Return the Spark inside the installed ``pyspark``, found without importing it."""
     from importlib.util import find_spec

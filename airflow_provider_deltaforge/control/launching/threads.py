@@ -46,6 +46,9 @@ NAME = "thread"
 SCRIPT = "fleet"
 """In the handle of a driver of a fleet, in the place of a script."""
 
+LOCAL = "DELTAFORGE_LOCAL"
+"""The variable that stands for ``--local``: it decides where a command line does not."""
+
 _LEAVE = "leave"
 _POLL_S = 0.1
 _LEAVE_POLL_S = 1.0

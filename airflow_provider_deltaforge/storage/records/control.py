@@ -356,7 +356,7 @@ class Control:
             for kind in names.OF_PIPELINES
             for key, _ in self.store.items(kind, prefix)
         ]
-        whole = (names.PROGRESS, names.MEASUREMENTS, names.DOCUMENTS)
+        whole = (names.PROGRESS, names.MEASUREMENTS, names.DOCUMENTS, names.FLEETS)
         single = [Delete(name, self.pipeline) for name in whole]
         self.store.transact([*owned, *single, begins_anew(self.pipeline)], fence)
         DeadLetterRecords(self.store, self.pipeline).purge()

@@ -46,7 +46,7 @@ def fleet_name(record: str) -> str | None:
 
 
 def read_contents(store: Store, record: str) -> FleetContents:
-    """Return what a fleet said last; nothing before it began."""
+    """Return what a fleet wrote last; nothing before it began."""
     text = store.get(names.FLEETS, record)
     if text is None:
         return FleetContents()

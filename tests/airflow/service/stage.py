@@ -2,20 +2,17 @@
 
 import contextlib
 import json
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psycopg
 
 from airflow_provider_deltaforge.control.launching.contract import Backend
 from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from tests.airflow.service.drivers import ON_A_CLUSTER, PLAIN, PODS, compose
 from tests.airflow.service.processes import Driver, session_of, work_directory_of
 from tests.airflow.service.spark_hosts import SparkHosts, spark_hosts
-from tests.servers import airflow
+from tests.servers import airflow, postgres
 from tests.servers.airflow import Airflow
 from tests.servers.process import Server, python_path
 
@@ -123,8 +120,6 @@ def unpause(running: Airflow) -> None:
 
 def _state(server: Server, extra: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Create a database for the state; return its address, and Airflow's connection to it."""
-    name = f"state_{secrets.token_hex(4)}"
-    with psycopg.connect(server.dsn("postgres"), autocommit=True) as administration:
-        administration.execute(f'CREATE DATABASE "{name}"')
+    name = postgres.new_database(server)
     place = {"host": server.host, "port": server.port, "schema": name, "login": "postgres"}
     return server.dsn(name), {"conn_type": "deltaforge", **place, "extra": dict(extra)}
