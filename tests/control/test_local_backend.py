@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.control.launching.local import jobs_directory
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from tests.control.bench import wait_until
+from tests.servers.keeper import lives
 
 
 def job(behaviour: str = "run", generation: int = 1) -> LaunchSpec:
@@ -73,7 +74,7 @@ def test_stop_kills_a_deaf_driver_and_everything_of_its_session(backend):
     backend.stop(handle, grace_s=0)
 
     assert backend.status(handle).state is JobState.ENDED
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    assert not lives(child.pid)
 
 
 def test_a_driver_whose_session_leader_was_killed_still_counts_as_running(backend):
@@ -81,12 +82,28 @@ def test_a_driver_whose_session_leader_was_killed_still_counts_as_running(backen
     wait_until(lambda: "started" in backend.logs_tail(handle))
     leader = psutil.Process(handle["pid"])
     leader.kill()
-    wait_until(lambda: not leader.is_running() or leader.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: not lives(leader.pid))
 
     assert backend.status(handle).state is JobState.RUNNING
     assert backend.submit(job())["pid"] == handle["pid"]
     backend.stop(handle, grace_s=0)
     assert backend.status(handle).state is JobState.ENDED
+
+
+def test_a_driver_that_goes_while_its_volume_is_away_has_ended(backend, monkeypatch):
+    handle = backend.submit(job())
+    wait_until(lambda: "started" in backend.logs_tail(handle))
+    place = Path(handle["directory"])
+    place.rename(place.with_name("away"))
+    assert backend.status(handle).state is JobState.RUNNING
+
+    def gone(process):
+        raise psutil.NoSuchProcess(process.pid)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(psutil.Process, "status", gone)  # Between the list and the look.
+        assert backend.status(handle).state is JobState.ENDED
+    backend.stop(handle, grace_s=0)
 
 
 def test_a_driver_outlives_the_process_that_submitted_it(backend, tmp_path):

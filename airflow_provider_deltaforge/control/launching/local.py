@@ -142,7 +142,7 @@ class LocalBackend:
         if place.is_dir():
             return lock_status(place)
         # Its volume is away, perhaps.
-        lives = any(process.status() != psutil.STATUS_ZOMBIE for process in _session(handle))
+        lives = next(_session(handle), None) is not None
         return JobStatus(JobState.RUNNING if lives else JobState.ENDED)
 
     @contextmanager
@@ -235,7 +235,7 @@ def _session(handle: Handle) -> Iterator[psutil.Process]:
     if handle.get("in_process"):
         with suppress(psutil.Error):
             process = psutil.Process(leader)
-            if process.create_time() == handle["started_at"]:
+            if process.create_time() == handle["started_at"] and _lives(process):
                 yield process
         return
     for process in psutil.process_iter():
@@ -245,4 +245,14 @@ def _session(handle: Handle) -> Iterator[psutil.Process]:
             # A session id is free for reuse once its session is gone: never touch a later one.
             if process.pid == leader and process.create_time() != handle["started_at"]:
                 return
-            yield process
+            if _lives(process):
+                yield process
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Return whether there is more of a process than its exit code.
+
+    Raises:
+        psutil.NoSuchProcess: it has gone meanwhile.
+    """
+    return bool(process.status() != psutil.STATUS_ZOMBIE)
