@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -55,7 +56,8 @@ class Report:
 
     def missing(self) -> list[Case]:
         """Return the cases that are still to be run."""
-        return [case for case in self.wanted if not self._knows(case)]
+        shown = held(self.wanted, self.cases)
+        return [case for case, is_held in zip(self.wanted, shown, strict=True) if not is_held]
 
     def add(self, case: Mapping[str, Any]) -> None:
         """Keep one case, and write."""
@@ -66,9 +68,10 @@ class Report:
     @property
     def complete(self) -> bool:
         """Return whether the file shows everything that the area is about."""
-        held = not self.missing() and not any(case["result"] == "wrong" for case in self.cases)
-        clean = not self._changed and code_now() == self._code
-        return self.whole and held and clean and not self.lacks(self.cases)
+        is_wrong = any(case["result"] == "wrong" for case in self.cases)
+        if not self.whole or is_wrong or self.missing() or self.lacks(self.cases):
+            return False
+        return not self._changed and code_now() == self._code
 
     @property
     def path(self) -> Path:
@@ -95,9 +98,6 @@ class Report:
         scratch.write_text(json.dumps(text, indent=1, default=str) + "\n")
         scratch.replace(self.path)
 
-    def _knows(self, case: Case) -> bool:
-        return any(case.items() <= kept.items() for kept in self.cases)
-
     def _take_up(self) -> None:
         """Keep what an interrupted run has shown; a complete file of other code is replaced.
 
@@ -123,14 +123,26 @@ def code_now() -> str:
     return f"{package}.{also[:12]}"
 
 
+def held(wanted: Sequence[Case], cases: Iterable[Mapping[str, Any]]) -> list[bool]:
+    """Return of each wanted case whether it is among the cases, which say more than it does."""
+    shapes = {tuple(case) for case in wanted}
+    shown = {
+        (shape, tuple(case[name] for name in shape))
+        for case in cases
+        for shape in shapes
+        if case.keys() >= set(shape)
+    }
+    return [(tuple(case), tuple(case.values())) in shown for case in wanted]
+
+
 def coverage(wanted: Sequence[Case], cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return how much is there: of each kind of case how many have held, and where was killed."""
     good = [case for case in cases if case.get("result") != "wrong"]
-    kinds: dict[str, str] = {}
-    for kind in dict.fromkeys(_kind(case) for case in wanted):
-        asked = [case for case in wanted if _kind(case) == kind]
-        held = [c for c in asked if any(c.items() <= found.items() for found in good)]
-        kinds[kind] = f"{len(held)} of {len(asked)}"
+    asked: Counter[str] = Counter()
+    shown: Counter[str] = Counter()
+    for case, is_held in zip(wanted, held(wanted, good), strict=True):
+        asked[_kind(case)] += 1
+        shown[_kind(case)] += is_held
     matrix: dict[str, dict[str, int]] = {}
     for case in good:
         cells = matrix.setdefault(_kind(case, wanted), {}) if case.get("kills") else {}
@@ -138,6 +150,7 @@ def coverage(wanted: Sequence[Case], cases: Sequence[Mapping[str, Any]]) -> dict
             where, _, who = str(kill).partition(" ")
             cell = f"{where.partition(':')[0]} / {who}"
             cells[cell] = cells.get(cell, 0) + 1
+    kinds = {kind: f"{shown[kind]} of {count}" for kind, count in asked.items()}
     return {"held": kinds, **({"kills": matrix} if matrix else {})}
 
 
