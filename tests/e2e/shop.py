@@ -8,6 +8,7 @@ from typing import Any
 
 import pymysql
 
+from tests.servers import sql
 from tests.servers.process import Server
 
 TABLES = ["orders", "items"]
@@ -26,9 +27,7 @@ _CREATE = (
 
 
 def connect(server: Server, database: str | None = None) -> Any:
-    return pymysql.connect(
-        host=server.host, port=server.port, user="root", database=database, charset="utf8mb4"
-    )
+    return sql.connect(server, database or "", autocommit=False)
 
 
 def create(server: Server, database: str, orders: int) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pymysql
 import redis
 import yaml
 from confluent_kafka import Producer
@@ -218,10 +217,7 @@ class VerifyRun:
     def _connect(self) -> Any:
         if self.is_postgres:
             return psycopg.connect(self.server.dsn(self.name))
-        return pymysql.connect(
-            host=self.server.host, port=self.server.port, user="root", database=self.name,
-            charset="utf8mb4",
-        )  # fmt: skip
+        return sql.connect(self.server, self.name, autocommit=False)
 
     def _write(self, seed: int, over: threading.Event) -> None:
         chance = random.Random(seed)

@@ -23,7 +23,8 @@ _ROWS = (WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent)
 
 
 def settings(server: Server) -> dict[str, Any]:
-    return {"host": server.host, "port": server.port, "user": "root", "password": ""}
+    place = {"host": server.host, "port": server.port}
+    return {**place, "user": "root", "password": "", "ssl_disabled": True}
 
 
 def new_file(server: Server) -> str:

@@ -18,7 +18,7 @@ from tests.servers import mysql, postgres, sql
 from tests.servers.process import Server
 from tests.sources.turso.shop_run import Shop, name_of
 
-PAUSES_S = (0.02, 0.05, 0.005)
+PAUSES_S = (0.1, 0.05, 0.02)
 """Of each writer between two transactions, by round."""
 SERVERS = {
     "mysql": "mysql",

@@ -6,10 +6,14 @@ from tests.servers.process import Server
 
 
 def connect(server: Server, database: str = "", **options: Any) -> Any:
-    """Return a new autocommitting administrator connection to MySQL or MariaDB (pymysql)."""
+    """Return a new autocommitting administrator connection to MySQL or MariaDB (pymysql).
+
+    Without TLS, for which the driver would read all certificates of the machine each time.
+    """
     import pymysql
 
     settings = {"user": "root", "password": "", "autocommit": True, "charset": "utf8mb4"}
+    settings["ssl_disabled"] = "ssl" not in options
     return pymysql.connect(
         host=server.host, port=server.port, database=database or None, **{**settings, **options}
     )
