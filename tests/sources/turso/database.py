@@ -17,6 +17,8 @@ class Writer:
 
     def __init__(self, path: Path, *, capture: bool = True, table: str | None = None) -> None:
         self.connection = turso.connect(str(path), experimental_features="multiprocess_wal")
+        # As any application: a reader that looks for a moment must not fail a write.
+        self.connection.execute("PRAGMA busy_timeout = 60000").fetchall()
         if capture:
             level = f"full,{table}" if table else "full"
             self.connection.execute(f"PRAGMA unstable_capture_data_changes_conn('{level}')")
