@@ -33,6 +33,7 @@ FILES = ("turso native", "turso triggers")
 SOURCES = (*SERVERS, *FILES)
 _PAUSE_S = 0.02
 """Of who waits for a pipeline between two looks."""
+_APPLIED_S = 600
 _REPEATS = "postgres standby"
 """Its views may contain a little more than is known of them."""
 
@@ -68,6 +69,10 @@ class Tables:
                 "SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1",
                 "START REPLICA",
             )
+            # It begins with everything that others wrote there before.
+            [[executed]] = sql.execute(self._server, "SELECT @@GLOBAL.gtid_executed")
+            applied = f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{executed}', {_APPLIED_S})"
+            assert sql.execute(self._other, applied) == [(0,)], "the replica does not catch up"
         elif self._source == "postgres standby":
             self._other = postgres.standby(self._server, self._task.home / "standby")
         self._hot.begin()
