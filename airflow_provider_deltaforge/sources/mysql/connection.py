@@ -4,6 +4,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
@@ -16,7 +17,7 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.sources.mysql import session
-from airflow_provider_deltaforge.sources.mysql.dsn import MySqlDsn
+from airflow_provider_deltaforge.sources.mysql.dsn import MySqlDsn, unverified_tls
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 
@@ -62,7 +63,7 @@ def connect(dsn: MySqlDsn, connect_timeout_s: float = 30, read_timeout_s: float 
 
     where = f"connecting to {dsn.host}:{dsn.port}"
     try:
-        connection = pymysql.connect(
+        connection = _driver()(
             host=dsn.host,
             port=dsn.port,
             user=dsn.user,
@@ -90,6 +91,22 @@ def connect(dsn: MySqlDsn, connect_timeout_s: float = 30, read_timeout_s: float 
             raise translated(error, where) from None
         raise
     return connection
+
+
+@cache
+def _driver() -> Any:
+    """Return the driver's connection, which reads no certificates unless it verifies some.
+
+    Where TLS is taken if it is offered, the driver itself reads those of the machine for each
+    connection, and trusts any server all the same: 25 ms of a core.
+    """
+    from pymysql.connections import Connection
+
+    class QuickConnection(Connection):  # type: ignore[misc]
+        def _create_ssl_ctx(self, settings: Any) -> ssl.SSLContext:
+            return settings if isinstance(settings, ssl.SSLContext) else unverified_tls()
+
+    return QuickConnection
 
 
 def _check_tls(connection: Any, dsn: MySqlDsn) -> None:

@@ -50,16 +50,22 @@ class MySqlDsn:
         # Without a context the driver itself takes TLS if it is offered, unverified.
         if self.ssl_mode == "disabled" or (self.ssl_mode == "preferred" and not named):
             return None
-        context: ssl.SSLContext = _loaded(
-            "ssl_ca", self.ssl_ca, ssl.create_default_context, cafile=self.ssl_ca
-        )
-        context.check_hostname = self.ssl_mode == "verify_identity"
-        if not (self.ssl_mode.startswith("verify") or self.ssl_ca):
-            context.verify_mode = ssl.CERT_NONE
+        context = unverified_tls()
+        if self.ssl_mode.startswith("verify") or self.ssl_ca:
+            context = _loaded("ssl_ca", self.ssl_ca, ssl.create_default_context, cafile=self.ssl_ca)
+            context.check_hostname = self.ssl_mode == "verify_identity"
         if self.ssl_cert:
             files = {"certfile": self.ssl_cert, "keyfile": self.ssl_key, "password": ""}
             _loaded("ssl_cert or ssl_key", self.ssl_cert, context.load_cert_chain, **files)
         return context
+
+
+def unverified_tls() -> ssl.SSLContext:
+    """Return what encrypts and trusts any server, without reading the machine's certificates."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def parse_dsn(
