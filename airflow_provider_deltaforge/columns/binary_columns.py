@@ -1,4 +1,4 @@
-"""Arrow columns of bytes as numpy arrays that kernels take, and back."""
+"""Arrow columns as numpy arrays that kernels take, and back."""
 
 from typing import Any, NamedTuple
 
@@ -56,6 +56,31 @@ def column_of(data: Any, offsets: Any, present: Any = None) -> pa.BinaryArray:
         valid = pa.py_buffer(np.packbits(present, bitorder="little"))
     buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
+
+
+def number_column(numbers: Any, kind: pa.DataType) -> pa.Array:
+    """Return numbers as a column, none of them null, without copying them.
+
+    Args:
+        numbers: contiguous, as wide as ``kind``.
+        kind: of the column.
+    """
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def flag_column(flags: Any) -> pa.BooleanArray:
+    """Return bool per row as a column, none of them null."""
+    bits = pa.py_buffer(np.packbits(flags, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, bits])
+
+
+def bytes_in(column: pa.BinaryArray) -> int:
+    """Return how many bytes the values of a column have together."""
+    count = len(column)
+    if not count:
+        return 0
+    ends = np.frombuffer(column.buffers()[1], np.int32, count + 1, 4 * column.offset)
+    return int(ends[-1]) - int(ends[0])
 
 
 def id_bytes(column: pa.FixedSizeBinaryArray) -> Any:

@@ -31,7 +31,7 @@ DATA: where its bytes or numbers begin. OFFSETS: of int32s, where each text begi
 end of the last. NUMBERS: of int32s, per row the number of its text. VALID: of bits, whether a row
 has a value (or, for WHERE, the next pieces); zero if all have. FIRST: the place of the first row in
 all of those. SIZE: bytes of a constant; the number of the text of a row without a value; how many
-pieces are left out.
+pieces are left out; what is added to a number.
 """
 COLUMNS = 7
 
@@ -126,9 +126,10 @@ def _put_piece(text, at, pieces, piece, row):
     elif not _has(pieces[piece, VALID], place):
         return put_null(text, at)
     if kind == INT32:
-        return put_int(text, at, np.int64(int32s_at(pieces[piece, DATA])[place]))
+        number = np.int64(int32s_at(pieces[piece, DATA])[place])
+        return put_int(text, at, number + pieces[piece, SIZE])
     if kind == INT64:
-        return put_int(text, at, int64s_at(pieces[piece, DATA])[place])
+        return put_int(text, at, int64s_at(pieces[piece, DATA])[place] + pieces[piece, SIZE])
     if kind == UUID:
         return _put_uuid(text, at, bytes_at(pieces[piece, DATA]), 16 * place)
     offsets = int32s_at(pieces[piece, OFFSETS])
@@ -167,6 +168,15 @@ def put_strings(out, ends, data, offsets):
         ends[i + 1] = at
 
 
+@kernel
+def holds_break(data):
+    """Return whether there is a line break among bytes (uint8)."""
+    found = False
+    for byte in data:
+        found |= (byte == 10) | (byte == 13)
+    return found
+
+
 def precompile() -> None:
     """Compile the kernels, or load them from the cache, before rows are waiting."""
     out, ends = np.zeros(ROOM, np.uint8), np.zeros(1, np.int32)
@@ -177,3 +187,4 @@ def precompile() -> None:
     size_of(pieces, 0)
     put_rows(out, ends, pieces, 0)
     put_strings(out, ends, data, offsets)
+    holds_break(data)

@@ -1,4 +1,4 @@
-"""Which values the rows of columns with few different ones have, as numbers."""
+"""Columns with few different values: which of them the rows have, as numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns.binary_columns import number_column
+
 Codes = npt.NDArray[np.intp]
+
+
+def dictionary_column(numbers: Any, values: pa.Array, missing: Any = None) -> pa.DictionaryArray:
+    """Return ``values[number]`` for each number, and null where ``missing`` is True."""
+    if missing is not None and missing.any():
+        indices = pa.array(numbers, pa.int32(), mask=missing)
+    else:
+        indices = number_column(np.ascontiguousarray(numbers, np.int32), pa.int32())
+    return pa.DictionaryArray.from_arrays(indices, values)
+
+
+def repeated(text: str, count: int) -> pa.DictionaryArray:
+    """Return a column that holds one text in every row."""
+    return dictionary_column(np.zeros(count, np.int32), pa.array([text]))
 
 
 def codes(column: pa.DictionaryArray) -> Codes:

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.envelopes.columns import (
+from airflow_provider_deltaforge.columns.row_texts import (
     Piece,
     has_rfc3339,
     join,

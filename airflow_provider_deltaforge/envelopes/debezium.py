@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from airflow_provider_deltaforge.envelopes.columns import join
+from airflow_provider_deltaforge.columns.row_texts import join
 from airflow_provider_deltaforge.envelopes.contract import Envelope, EventPaths, Origin
 from airflow_provider_deltaforge.envelopes.native import native_pieces
 from airflow_provider_deltaforge.envelopes.shapes import DEBEZIUM

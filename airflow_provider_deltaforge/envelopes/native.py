@@ -4,10 +4,9 @@ from typing import ClassVar
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns.json_strings import quoted
-from airflow_provider_deltaforge.envelopes.columns import (
+from airflow_provider_deltaforge.columns.row_texts import (
     Piece,
     RowTexts,
     chosen_from,
@@ -90,7 +89,7 @@ def _source(rows: pa.RecordBatch, origin: Origin, ts_ms: RowTexts) -> list[Piece
     )
     head = b',"source":{"version":%b,"connector":%b,"name":%b,"ts_ms":'
     position = rows["source_position"]
-    positions = chosen_from(position.dictionary.cast(pa.binary()), position)
+    positions = chosen_from(position.dictionary, position)
     return [
         head % (version, connector, name),
         ts_ms,
@@ -111,7 +110,7 @@ def _place(db: str, schema: str | None, table: str) -> bytes:
 def _transaction(rows: pa.RecordBatch) -> list[Piece]:
     tx_id = rows["tx_id"]
     names = chosen_from(quoted(tx_id.dictionary), tx_id)
-    order = digits_of(pc.add(rows["row"], 1))
+    order = digits_of(rows["row"], plus=1)
     pieces: list[Piece] = [b',"transaction":{"id":', names, b',"total_order":', order, b"}"]
     return where_present(tx_id, pieces)
 

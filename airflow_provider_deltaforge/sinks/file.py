@@ -110,7 +110,7 @@ class LineFile:
             os.close(directory)
         return file
 
-    def append(self, lines: bytes) -> None:
+    def append(self, lines: bytes | memoryview) -> None:
         """Write whole lines and wait for the disk; what fails leaves nothing behind."""
         with self._held():
             end = self._end()

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
+from airflow_provider_deltaforge.columns.row_texts import chosen_from, join, per_combination
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
-from airflow_provider_deltaforge.envelopes.columns import chosen_from, join, per_combination
 from airflow_provider_deltaforge.envelopes.debezium import DebeziumEnvelope
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
 from airflow_provider_deltaforge.errors import FatalError

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_deltaforge.columns.binary_columns import bytes_in
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.parallel_calls import call_in_parallel
@@ -290,8 +291,9 @@ class SinkThread:
         self._id = sink.id
         self._watcher, self._measured = watcher, watcher.measured
         self._ending = ending
-        self._jobs: queue.Queue[Callable[[], SinkResult] | None] = queue.Queue(1)
-        self._results: queue.Queue[SinkResult] = queue.Queue(1)
+        # Never more than one of each: the next batch is given when the result is fetched.
+        self._jobs: queue.SimpleQueue[Callable[[], SinkResult] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[SinkResult] = queue.SimpleQueue()
         self.is_exact = sink.holds_position
         self._unforeseen: set[tuple[type, str, int]] = set()
         self._closing = threading.Event()
@@ -346,8 +348,7 @@ class SinkThread:
         """Close without waiting; return whether nothing more can come of it."""
         if not self._closing.is_set():
             self._closing.set()
-            with suppress(queue.Full):
-                self._jobs.put_nowait(None)
+            self._jobs.put(None)
         self._connection.abandon()
         return not self._thread.is_alive()
 
@@ -394,7 +395,7 @@ class SinkThread:
         if not len(sink_batch.messages) and sink_batch.chunk is None:
             return SinkResult()  # Of a batch that was filtered to nothing the sink need not know.
         messages = sink_batch.messages
-        self._measured.sink_begins(self._id, len(messages), messages.values.nbytes)
+        self._measured.sink_begins(self._id, len(messages), bytes_in(messages.values))
         begun_s = time.perf_counter()
         result = self._connection.write(sink_batch)
         seconds = time.perf_counter() - begun_s

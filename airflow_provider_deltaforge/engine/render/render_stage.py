@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.binary_columns import bytes_in
 from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats, SinkCounts
 from airflow_provider_deltaforge.engine.base.retry import StopRetrying, retry_until
@@ -68,7 +69,7 @@ class SinkMessages:
         rows = messages.event_rows.to_numpy()
         events = int(np.count_nonzero(rows[1:] != rows[:-1])) + 1 if len(rows) else 0
         events -= len({rejection.event_row for rejection in refused})
-        return SinkCounts(events, messages.values.nbytes)
+        return SinkCounts(events, bytes_in(messages.values))
 
 
 class RenderStage:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns import row_text_kernel
+from airflow_provider_deltaforge.columns.binary_columns import number_column
 from airflow_provider_deltaforge.columns.murmur2_kernel import partitions_of
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, EncoderRequest, Schemas
 from airflow_provider_deltaforge.engine.render.key_changes import split, together
@@ -118,7 +119,7 @@ class Renderer:
             RetryableError: something the encoding needs is away.
         """
         wanted = self._wanted(rows)
-        event_rows = pa.array(np.arange(rows.num_rows, dtype=np.int32))
+        event_rows = number_column(np.arange(rows.num_rows, dtype=np.int32), pa.int32())
         if wanted is not None:
             rows, event_rows = rows.filter(wanted), event_rows.filter(wanted)
         parts = None

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
-from airflow_provider_deltaforge.columns.value_codes import codes, combinations
+from airflow_provider_deltaforge.columns.value_codes import codes, combinations, repeated
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.change import TEXT
 from airflow_provider_deltaforge.events.schema import TableSchema
@@ -138,8 +138,7 @@ class TemplateFields:
         return pc.equal(self.rows["op"].cast(pa.utf8()), op)
 
     def _constant(self, text: str) -> pa.DictionaryArray:
-        zeros = pa.repeat(pa.scalar(0, pa.int32()), self.rows.num_rows)
-        return pa.DictionaryArray.from_arrays(zeros, pa.array([text], pa.utf8()))
+        return repeated(text, self.rows.num_rows)
 
     def _nothing(self) -> pa.DictionaryArray:
         nulls = pa.nulls(self.rows.num_rows, pa.int32())
@@ -166,8 +165,7 @@ class RouteTemplate:
         row_count = fields.rows.num_rows
         columns = self._columns(fields, "topic")
         if not columns:
-            zeros = pa.repeat(pa.scalar(0, pa.int32()), row_count)
-            return pa.DictionaryArray.from_arrays(zeros, pa.array([self._template.text]))
+            return repeated(self._template.text, row_count)
         if all(isinstance(column, pa.DictionaryArray) for column in columns):
             wanted, found = combinations(columns)
             texts = pa.array([self._text_of(values) for values in found], pa.utf8())

@@ -1,7 +1,7 @@
 """Positions of the log: what they hold, how they compare, and those inside a batch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,10 @@ class BinlogTxPositions:
     file: str
     transactions: Any
     origins: tuple[str, ...]
+    _known: dict[int, LogPosition] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What was computed already, by the number of transactions."""
 
     def after(self, tx: int) -> Position:
         """Return where reading may resume after transaction ``tx``, never inside one."""
@@ -108,6 +112,12 @@ class BinlogTxPositions:
 
     def log_position(self, count: int) -> LogPosition:
         """Return the position after the first ``count`` transactions, open ones left out."""
+        known = self._known.get(count)
+        if known is None:
+            known = self._known[count] = self._position_after(count)
+        return known
+
+    def _position_after(self, count: int) -> LogPosition:
         done = self.transactions[:count]
         done = done[done[:, TX_STOP] >= 0]
         if not len(done):

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.value_codes import dictionary_column
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.schema import TableSchema
 
 _BYTES_MAX = 2**31 - 1
+_FIELDS = [(field.name, field.type) for field in CHANGE_SCHEMA]
 
 
 def change_rows(count: int, columns: Mapping[str, pa.Array | None]) -> pa.RecordBatch:
@@ -21,9 +23,9 @@ def change_rows(count: int, columns: Mapping[str, pa.Array | None]) -> pa.Record
         columns: by name, in the types of CHANGE_SCHEMA; what is missing or None is null.
     """
     arrays = []
-    for field in CHANGE_SCHEMA:
-        column = columns.get(field.name)
-        arrays.append(pa.nulls(count, field.type) if column is None else column)
+    for name, kind in _FIELDS:
+        column = columns.get(name)
+        arrays.append(pa.nulls(count, kind) if column is None else column)
     return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
 
 
@@ -46,6 +48,8 @@ def binary_column(data: Any, offsets: Any, count: int, valid: Any) -> pa.BinaryA
             "table out of 'tables'"
         )
     missing = count - int(np.count_nonzero(valid))
+    if missing == count:
+        return pa.nulls(count, pa.binary())
     mask = pa.py_buffer(np.packbits(valid, bitorder="little")) if missing else None
     ends = pa.py_buffer(offsets[: count + 1].astype(np.int32))
     return pa.Array.from_buffers(
@@ -62,16 +66,6 @@ def text_column(data: Any, offsets: Any, kind: pa.DataType) -> pa.Array:
 def id_column(ids: Any) -> pa.Array:
     """Return event ids, uint8 of shape (events, 16), as a column."""
     return pa.Array.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(ids)])
-
-
-def dictionary_column(numbers: Any, values: pa.Array, missing: Any = None) -> pa.DictionaryArray:
-    """Return ``values[number]`` for each number, and null where ``missing`` is True."""
-    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32(), mask=missing), values)
-
-
-def repeated(text: str, count: int) -> pa.DictionaryArray:
-    """Return a column that holds one text in every row."""
-    return dictionary_column(np.zeros(count, np.int32), pa.array([text]))
 
 
 def transaction_ends(tx: Any) -> Any:
@@ -93,6 +87,10 @@ def schemas_in_use(
     Returns:
         (schemas, int32 per row, below zero for none).
     """
+    if len(numbers) and (numbers == numbers[0]).all():  # As in most batches.
+        only = schemas[numbers[0]] if numbers[0] >= 0 else None
+        found = () if only is None else (only,)
+        return found, np.full(len(numbers), len(found) - 1, np.int32)
     first = np.full(len(schemas) + 1, len(numbers), np.int64)
     first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)  # Of several, the last one stays.
     places = np.full(len(first), -1, np.int32)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.value_codes import repeated
 from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.ids import id_key, row_ids
@@ -21,7 +22,6 @@ from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.shared.change_rows import (
     change_rows,
     id_column,
-    repeated,
     version_column,
 )
 from airflow_provider_deltaforge.sources.shared.table_chunks import Border, split_at

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.value_codes import repeated
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position, Positions
 from airflow_provider_deltaforge.events.ids import id_key, row_ids
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.shared.change_rows import (
     change_rows,
     id_column,
-    repeated,
 )
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.tables import DB

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from airflow_provider_deltaforge.columns.json_text_kernel import SCALAR_BYTES_MAX
 from airflow_provider_deltaforge.errors import SchemaError
@@ -324,6 +325,15 @@ def _labels(column: LogColumn, known: Column | None, charset: str | None) -> lis
     return texts
 
 
+class PlanNames(NamedTuple):
+    """The distinct names of databases and tables, and which of them each plan has (int32)."""
+
+    dbs: pa.StringArray
+    tables: pa.StringArray
+    db_of: Any
+    table_of: Any
+
+
 @dataclass(frozen=True)
 class DecodePlans:
     """The plans of a segment, laid out for the kernel. Picklable; the arrays are made on demand."""
@@ -337,6 +347,25 @@ class DecodePlans:
     def width(self) -> int:
         """Columns of the widest table."""
         return max((len(plan.columns) for plan in self.plans), default=0)
+
+    @cached_property
+    def names(self) -> PlanNames:
+        """What the tables are called."""
+        dbs: dict[str, int] = {}
+        tables: dict[str, int] = {}
+        db_of = [dbs.setdefault(plan.db, len(dbs)) for plan in self.plans]
+        table_of = [tables.setdefault(plan.table, len(tables)) for plan in self.plans]
+        return PlanNames(
+            pa.array(dbs, pa.utf8()),
+            pa.array(tables, pa.utf8()),
+            np.array(db_of, np.int32),
+            np.array(table_of, np.int32),
+        )
+
+    @cached_property
+    def compressed(self) -> Any:
+        """Whether a captured table has compressed values, a bool array."""
+        return np.array([bool(plan.captured and plan.compressed) for plan in self.plans], np.bool_)
 
     @cached_property
     def arrays(self) -> PlanArrays:

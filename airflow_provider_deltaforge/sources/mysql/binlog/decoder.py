@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.binary_columns import flag_column, number_column
+from airflow_provider_deltaforge.columns.value_codes import dictionary_column
 from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.events.change import OUTBOX, TEXT, ChangeBatch
 from airflow_provider_deltaforge.events.ids import id_key, stream_ids
@@ -46,7 +48,6 @@ from airflow_provider_deltaforge.sources.mysql.positions import (
 from airflow_provider_deltaforge.sources.shared.change_rows import (
     binary_column,
     change_rows,
-    dictionary_column,
     id_column,
     schemas_in_use,
     text_column,
@@ -205,7 +206,7 @@ def _record_batch(
     names, name_offsets = names_of(transactions, prefixes, anonymous)
     places = source_positions(transactions, names, name_offsets, segment.positions.file)
     op, plan = columns.op[:n], columns.plan[:n]
-    dbs, tables, db_of, table_of = _table_names(segment)
+    dbs, tables, db_of, table_of = segment.plans.names
     parts = {
         "op": op,
         "db": db_of[plan] if n else plan,
@@ -222,6 +223,7 @@ def _record_batch(
         "unchanged": _unchanged(columns, state, n),
     }
     if segment.changes:
+        dbs, tables = _with_names(segment.changes, dbs, tables)
         parts = _with_changes(segment, parts, columns.event[:n], dbs, tables)
     schemas, versions = versions_of(segment, parts["plan"])
     tx, row = parts["tx"], parts["row"]
@@ -232,17 +234,17 @@ def _record_batch(
     count = len(tx)
     values = {
         "op": dictionary_column(parts["op"], _OPS),
-        "db": dictionary_column(parts["db"], pa.array(dbs, pa.utf8())),
+        "db": dictionary_column(parts["db"], dbs),
         "schema": schema_column(segment.plans.plans, parts["plan"], parts["op"]),
-        "table": dictionary_column(parts["table"], pa.array(tables, pa.utf8())),
+        "table": dictionary_column(parts["table"], tables),
         "before": parts["before"],
         "after": parts["after"],
         "key": parts["key"],
-        "ts_ms": pa.array(transactions[tx, TX_TIME], pa.int64()),
-        "tx": pa.array(tx, pa.int32()),
-        "row": pa.array(row, pa.int32()),
+        "ts_ms": number_column(transactions[tx, TX_TIME], pa.int64()),
+        "tx": number_column(tx, pa.int32()),
+        "row": number_column(row, pa.int32()),
         "tx_id": dictionary_column(tx, text_column(names, name_offsets, pa.utf8()), anonymous_rows),
-        "tx_end": pa.array(tx_end & done[tx], pa.bool_()),
+        "tx_end": flag_column(tx_end & done[tx]),
         "event_id": id_column(ids),
         "source_position": dictionary_column(tx, text_column(places[0], places[1], pa.binary())),
         "schema_version": versions,
@@ -252,28 +254,28 @@ def _record_batch(
     return change_rows(count, values), schemas
 
 
-def _table_names(segment: BinlogSegment) -> tuple[list[str], list[str], Any, Any]:
-    """Return the distinct names of databases and tables, and which of them each plan has."""
-    dbs: dict[str, int] = {}
-    tables: dict[str, int] = {}
-    db_of = [dbs.setdefault(plan.db, len(dbs)) for plan in segment.plans.plans]
-    table_of = [tables.setdefault(plan.table, len(tables)) for plan in segment.plans.plans]
-    return list(dbs), list(tables), np.array(db_of, np.int32), np.array(table_of, np.int32)
+def _with_names(
+    changes: Sequence[SchemaChange], dbs: pa.StringArray, tables: pa.StringArray
+) -> tuple[pa.StringArray, pa.StringArray]:
+    """Return the names of databases and tables with those of schema changes behind them."""
+    of_dbs = dict.fromkeys([*dbs.to_pylist(), *(change.db for change in changes)])
+    of_tables = dict.fromkeys([*tables.to_pylist(), *(change.table for change in changes)])
+    return pa.array(of_dbs, pa.utf8()), pa.array(of_tables, pa.utf8())
 
 
 def _with_changes(
-    segment: BinlogSegment, parts: dict[str, Any], event: Any, dbs: list[str], tables: list[str]
+    segment: BinlogSegment,
+    parts: dict[str, Any],
+    event: Any,
+    dbs: pa.StringArray,
+    tables: pa.StringArray,
 ) -> dict[str, Any]:
     """Put the schema changes among the rows, each in its place."""
-    for change in segment.changes:
-        if change.db not in dbs:
-            dbs.append(change.db)
-        if change.table not in tables:
-            tables.append(change.table)
+    db_of, table_of = dbs.to_pylist(), tables.to_pylist()
     added: dict[str, list[Any]] = {
         "op": [_OP_CODES[change.op] for change in segment.changes],
-        "db": [dbs.index(change.db) for change in segment.changes],
-        "table": [tables.index(change.table) for change in segment.changes],
+        "db": [db_of.index(change.db) for change in segment.changes],
+        "table": [table_of.index(change.table) for change in segment.changes],
         "tx": [change.tx for change in segment.changes],
         "row": _rows_of_changes(segment.changes),
         "plan": [-1] * len(segment.changes),

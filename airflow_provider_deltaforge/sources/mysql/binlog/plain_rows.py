@@ -48,10 +48,11 @@ def with_plain_rows(segment: BinlogSegment) -> BinlogSegment:
     plans = segment.plans.plans
     if not len(segment.rows):
         return segment
-    packed = np.array([bool(plan.captured and plan.compressed) for plan in plans])
-    captured = np.array([plan.captured for plan in plans])
+    partial, packed = segment.rows[:, ROW_KIND] == PARTIAL, segment.plans.compressed
+    if not partial.any() and not packed.any():
+        return segment
     tables = segment.map_plans[segment.rows[:, ROW_MAP]]
-    partial = (segment.rows[:, ROW_KIND] == PARTIAL) & captured[tables]
+    partial &= segment.plans.arrays.captured[tables]
     events = np.flatnonzero(packed[tables] | partial).tolist()
     if not events:
         return segment

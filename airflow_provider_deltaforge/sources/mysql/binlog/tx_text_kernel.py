@@ -1,5 +1,6 @@
 """Kernels that write the names and positions of a batch's transactions."""
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def names_of(transactions: Any, prefixes: tuple[str, ...], anonymous: str) -> tu
         anonymous: what stands before the start offset of a transaction without GTID.
     """
     texts = [text.encode() for text in (*prefixes, anonymous)]
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    ends = np.array([0, *accumulate(map(len, texts))], np.int64)
     out = np.empty(len(transactions) * (max(map(len, texts)) + 20) + 8, np.uint8)
     offsets = np.zeros(len(transactions) + 1, np.int64)
     blob = np.frombuffer(b"".join(texts), np.uint8)
@@ -67,7 +68,7 @@ def names_of(transactions: Any, prefixes: tuple[str, ...], anonymous: str) -> tu
 def source_positions(transactions: Any, names: Any, name_offsets: Any, file: str) -> Any:
     """Return the inside of each transaction's position object as (uint8, int64 offsets)."""
     texts = [b'"server_id":', b',"gtid":"', f',"file":"{file}"'.encode(), b',"pos":', b'"']
-    cuts = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    cuts = np.array([0, *accumulate(map(len, texts))], np.int64)
     blob = np.frombuffer(b"".join(texts), np.uint8)
     room = len(blob) + 48
     out = np.empty(len(transactions) * room + len(names), np.uint8)

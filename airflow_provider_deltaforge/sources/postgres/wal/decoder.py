@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.binary_columns import flag_column, number_column
+from airflow_provider_deltaforge.columns.value_codes import dictionary_column, repeated
 from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.events.change import TEXT, ChangeBatch
 from airflow_provider_deltaforge.events.ids import stream_ids
@@ -30,9 +32,7 @@ from airflow_provider_deltaforge.sources.postgres.wal.tx_text_kernel import (
 from airflow_provider_deltaforge.sources.shared.change_rows import (
     binary_column,
     change_rows,
-    dictionary_column,
     id_column,
-    repeated,
     schemas_in_use,
     text_column,
     transaction_ends,
@@ -213,11 +213,11 @@ def _record_batch(
         "before": parts["before"],
         "after": parts["after"],
         "key": parts["key"],
-        "ts_ms": pa.array(positions.times_ms[tx], pa.int64()),
-        "tx": pa.array(tx, pa.int32()),
-        "row": pa.array(parts["row"], pa.int32()),
+        "ts_ms": number_column(positions.times_ms[tx], pa.int64()),
+        "tx": number_column(tx, pa.int32()),
+        "row": number_column(parts["row"], pa.int32()),
         "tx_id": dictionary_column(tx, xids, numbers[tx] == 0),
-        "tx_end": pa.array(tx_end & (positions.ends[tx] > 0), pa.bool_()),
+        "tx_end": flag_column(tx_end & (positions.ends[tx] > 0)),
         "event_id": id_column(ids),
         "source_position": dictionary_column(
             tx, text_column(*source_positions(commits, numbers), pa.binary())

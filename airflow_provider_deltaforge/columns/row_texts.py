@@ -1,4 +1,4 @@
-"""Whole columns of JSON text, the stuff envelopes are joined from.
+"""Whole columns of text, the stuff that envelopes and lines are joined from.
 
 Nothing here runs per row in Python: a batch's distinct tables, transactions and positions are
 turned into text once, and one kernel writes the rows.
@@ -67,8 +67,10 @@ def json_text(value: str) -> bytes:
     return orjson.dumps(value)
 
 
-def texts_of(values: pa.BinaryArray) -> RowTexts:
+def texts_of(values: pa.BinaryArray) -> Piece:
     """Return each row's own bytes, such as JSON; a null is written as ``null``."""
+    if values.null_count == len(values):
+        return b"null"
     valid, offsets, data = values.buffers()
     numbers = (
         kernel.COLUMN,
@@ -82,16 +84,17 @@ def texts_of(values: pa.BinaryArray) -> RowTexts:
     return RowTexts(numbers, (values,))
 
 
-def strings_of(values: pa.Array) -> RowTexts:
+def strings_of(values: pa.Array) -> Piece:
     """Return each string of a column as JSON, with its quotes; a null as ``null``."""
     return texts_of(quoted(values.cast(pa.utf8())))
 
 
-def digits_of(values: pa.Array) -> RowTexts:
-    """Return the digits of each int32 or int64; a null as ``null``."""
+def digits_of(values: pa.Array, plus: int = 0) -> RowTexts:
+    """Return the digits of each int32 or int64 and ``plus``; a null as ``null``."""
     valid, data = values.buffers()
     kind = kernel.INT32 if pa.types.is_int32(values.type) else kernel.INT64
-    return RowTexts((kind, data.address, 0, 0, _valid(values, valid), values.offset, 0), (values,))
+    place = (_valid(values, valid), values.offset)
+    return RowTexts((kind, data.address, 0, 0, *place, plus), (values,))
 
 
 def uuids_of(ids: pa.FixedSizeBinaryArray) -> RowTexts:
