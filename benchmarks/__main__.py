@@ -4,13 +4,13 @@ Starts a database and a Kafka of its own. ``drain`` delivers a backlog and measu
 alone in the same run, for PostgreSQL beside MySQL and ``pg_recvlogical``; ``latency`` keeps up with
 a steady writer under default settings, ``rates`` with slow and quick ones; ``starts`` kills and
 starts it; ``copies`` copies a table beside it; ``snapshot`` copies one beside the database's own
-tools, ``snapshot_memory`` 20 million rows; ``transaction`` lets one transaction of millions of rows
-pass and watches memory; ``processors`` weighs each processor against rendering alone, without any
-server, ``sensing`` schema sensing, and ``parallelism`` parts of a batch at the same time; ``idle``
-shows how soon a pipeline obeys and what it costs at rest, ``fleet`` what each of many in one
-application costs; ``behind`` takes a best-effort sink away
-for a minute; ``verify`` verifies a table in three sinks; ``page`` writes ``docs/performance.md``
-from the results; the name of a sink measures its writer beside a bare client.
+tools, ``snapshot_memory`` 100 million rows; ``transaction`` lets one transaction of millions of
+rows pass and watches memory; ``processors`` weighs each processor against rendering alone, without
+any server, ``sensing`` schema sensing, and ``parallelism`` parts of a batch at the same time;
+``idle`` shows how soon a pipeline obeys and what it costs at rest, ``fleet`` what each of many in
+one application costs; ``behind`` takes a best-effort sink away for a minute; ``verify`` verifies a
+table in three sinks; ``page`` writes ``docs/performance.md`` from the results; the name of a sink
+measures its writer beside a bare client.
 """
 
 import argparse
@@ -56,7 +56,7 @@ _ALONE = {
     "processors": processors,
     "sensing": sensing,
 }
-_EVENTS = {"transaction": 5_000_000}
+_EVENTS = {"transaction": 5_000_000, "snapshot_memory": 100_000_000}
 _OTHERS = (
     "render",
     "fleet",
@@ -90,7 +90,8 @@ def main() -> None:
     parser.add_argument(
         "--events",
         type=int,
-        help="rows of drain, snapshot and verify (1,000,000), of transaction (5,000,000)",
+        help="rows of drain, snapshot and verify (1,000,000), of transaction (5,000,000) and "
+        "snapshot_memory (100,000,000)",
     )
     parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
     parser.add_argument("--source", choices=sorted(_SOURCES), default="mysql")
@@ -117,7 +118,7 @@ def main() -> None:
     tables: dict[str, Callable[[Path, dict[str, Any]], None]] = {
         "fleet": partial(fleet.main, is_local=asked.local),
         "snapshot": partial(snapshot.main, rows=asked.events),
-        "snapshot_memory": snapshot.memory,
+        "snapshot_memory": partial(snapshot.memory, rows=asked.events),
         "verify": partial(verify.main, rows=asked.events),
     }
     if asked.what in tables:

@@ -39,7 +39,6 @@ from tests.servers.process import Server
 _ROUNDS = 3
 _WORKERS = 2
 _CURVE_S = 1.0
-_NARROW = 20_000_000
 _PATIENCE_S = 1800.0
 SERVERS: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
     "postgres": (postgres.start, postgres_workload),
@@ -59,10 +58,10 @@ def main(results: Path, result: dict[str, Any], rows: int) -> None:
     _write(results / "snapshot.json", result)
 
 
-def memory(results: Path, result: dict[str, Any]) -> None:
+def memory(results: Path, result: dict[str, Any], rows: int) -> None:
     """Copy many narrow rows of PostgreSQL once, and write down the driver's memory."""
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
-        result |= {"workers": _WORKERS, "narrow": _measure_narrow(Path(place))}
+        result |= {"workers": _WORKERS, "narrow": _measure_narrow(Path(place), rows)}
     _write(results / "snapshot_memory.json", result)
     copied = result["narrow"]
     _out.print(
@@ -77,13 +76,13 @@ def _write(file: Path, result: dict[str, Any]) -> None:
     _out.print(f"written to benchmarks/results/{file.name}")
 
 
-def _measure_narrow(place: Path) -> dict[str, Any]:
+def _measure_narrow(place: Path, rows: int) -> dict[str, Any]:
     server = postgres.start(place / "postgres")
     try:
         with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
             connection.execute("CREATE TABLE narrow (id bigint, n int)")
             connection.execute(
-                f"INSERT INTO narrow SELECT i, i % 1000 FROM generate_series(1, {_NARROW}) i"
+                f"INSERT INTO narrow SELECT i, i % 1000 FROM generate_series(1, {rows}) i"
             )
             connection.execute("ALTER TABLE narrow ADD PRIMARY KEY (id)")
             connection.execute("VACUUM ANALYZE narrow")
@@ -98,10 +97,10 @@ def _measure_narrow(place: Path) -> dict[str, Any]:
         chunks = copy.plan()
         seconds = copy.whole()
         return {
-            "rows": _NARROW,
+            "rows": rows,
             "chunks": len(chunks),
             "planning_s": round(copy.planned_s[0], 2),
-            "rows_per_s": round(_NARROW / seconds),
+            "rows_per_s": round(rows / seconds),
             "rss_mib_peak": max(copy.curve),
             "rss_mib_each_second": copy.curve,
         }

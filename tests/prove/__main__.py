@@ -23,6 +23,7 @@ from rich.table import Table
 
 from tests.prove.pool import Pool
 from tests.prove.report import DIRECTORY, Report, units_missing
+from tests.prove.soak import HOURS, WHOLE_HOURS
 from tests.prove.unit import Case, Unit
 
 AREAS = (
@@ -36,6 +37,7 @@ AREAS = (
     "newcomer",
     "open_transaction",
     "seams",
+    "soak",
     "turso_network",
     "verify",
 )
@@ -46,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the named areas, all without a name; return 1 if one found something wrong."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
+    if chosen.hours is not None:
+        os.environ[HOURS] = str(chosen.hours)
     asked = [name.replace("-", "_") for name in chosen.areas if name != "all"]
     unknown = sorted(set(asked) - set(AREAS))
     if unknown:
@@ -192,6 +196,12 @@ def _parser() -> argparse.ArgumentParser:
         help="how many run at once (cores and one more: most of them wait for servers)",
     )
     parser.add_argument(
+        "--hours",
+        type=_hours,
+        metavar="n",
+        help=f"how long soak goes on (a quarter of one; its proof takes {WHOLE_HOURS:g})",
+    )
+    parser.add_argument(
         "--only",
         action="append",
         default=[],
@@ -216,6 +226,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _interrupt(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _hours(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError("more than 0")
+    return number
 
 
 def _positive(text: str) -> int:
