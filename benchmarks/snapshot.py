@@ -93,7 +93,7 @@ def _measure_narrow(place: Path, rows: int) -> dict[str, Any]:
             "publication": "narrow",
             "slot": "narrow",
         }
-        copy = _Copy("narrow", place, settings, "postgres")
+        copy = _Copy("narrow", place, settings, "postgres", rows)
         chunks = copy.plan()
         seconds = copy.whole()
         return {
@@ -115,7 +115,7 @@ def _measure(name: str, place: Path, rows: int) -> dict[str, Any]:
         work.prepare(server)
         _out.print(f"{name}: writing {rows:,} rows")
         rows = work.load(server, rows, "inserts").events
-        copy = _Copy(name, place, work.source_settings(server), work.SOURCE_TYPE)
+        copy = _Copy(name, place, work.source_settings(server), work.SOURCE_TYPE, rows)
         ways: dict[str, Callable[[], float]] = {
             **{tool: _tool(line) for tool, line in _tools(name, server).items()},
             "read": copy.read,
@@ -169,8 +169,11 @@ def _tool(line: list[str]) -> Callable[[], float]:
 class _Copy:
     """Our ways to copy the table."""
 
-    def __init__(self, name: str, place: Path, settings: dict[str, Any], source: str) -> None:
+    def __init__(
+        self, name: str, place: Path, settings: dict[str, Any], source: str, rows: int
+    ) -> None:
         self._name = name
+        self.rows = rows
         self._place = place
         self._settings = settings | {"dsn": "${BENCH_DSN}"}
         self._dsn = settings["dsn"]
@@ -244,6 +247,9 @@ class _Copy:
             run = records.current()
             assert run is not None
             assert run.finished_at_ms is not None
+            progress = records.progress()
+            if progress is None or progress["rows"] != self.rows:
+                raise RuntimeError(f"copied {progress and progress['rows']} of {self.rows} rows")
             return (run.finished_at_ms - run.started_at_ms) / 1000
         finally:
             pipelines.ask_to_stop(store, name)
