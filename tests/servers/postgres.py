@@ -1,5 +1,6 @@
 """PostgreSQL, as a state store and as a source: the machine's own packages, or version 18."""
 
+import contextlib
 import hashlib
 import os
 import pwd
@@ -15,6 +16,9 @@ from tests.servers import postgres18
 from tests.servers.process import HOST, Server, ServerError, free_port, give_to, run
 
 _HINT = "install it with: apt-get install postgresql"
+_HOMES, _OF = "deltaforge-postgres-", "directory"
+"""Begins the names of data directories in the machine's temporary one; what names, in each of them,
+the server's own directory."""
 
 
 def start(
@@ -160,14 +164,24 @@ def _home(directory: Path, account: str | None) -> Path:
         return directory
     # The server refuses to run as root, and root's own directories are closed to others.
     digest = hashlib.sha256(str(directory).encode()).hexdigest()[:16]
-    home = Path(tempfile.gettempdir()) / f"deltaforge-postgres-{digest}"
+    _forget_gone()
+    home = Path(tempfile.gettempdir()) / f"{_HOMES}{digest}"
     marker = directory / "home"
     if not marker.exists():
         shutil.rmtree(home, ignore_errors=True)
     home.mkdir(mode=0o700, exist_ok=True)
     give_to(account, home)
     marker.write_text(str(home))
+    (home / _OF).write_text(str(directory))
     return home
+
+
+def _forget_gone() -> None:
+    """Remove the data of servers whose own directories are gone: it may be gigabytes."""
+    for known in Path(tempfile.gettempdir()).glob(f"{_HOMES}*/{_OF}"):
+        with contextlib.suppress(OSError):  # Another process may remove it as well.
+            if not Path(known.read_text()).exists():
+                shutil.rmtree(known.parent, ignore_errors=True)
 
 
 def _as(account: str | None) -> list[str]:
