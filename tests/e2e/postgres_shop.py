@@ -2,11 +2,12 @@
 
 import contextlib
 import random
-import threading
+from functools import partial
 from typing import Any
 
 import psycopg
 
+from tests.background import Background
 from tests.servers.process import Server
 from tests.waiting import wait_for
 
@@ -86,7 +87,7 @@ def drop(server: Server, database: str) -> None:
         connection.execute(f"DROP DATABASE {database} WITH (FORCE)")
 
 
-class Writers:
+class Writers(Background):
     """Writers that go on until the block ends.
 
     Args:
@@ -103,23 +104,10 @@ class Writers:
         count: int = 3,
         pause_s: float = 0.005,
     ):
+        super().__init__([partial(self._write, seed) for seed in range(count)])
         self._address = server.dsn(database)
         self._pause_s = pause_s
-        self._over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._write, args=(seed,), daemon=True) for seed in range(count)
-        ]
         self.transactions = 0
-
-    def __enter__(self) -> "Writers":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join(60)
 
     def _write(self, seed: int) -> None:
         chance = random.Random(seed)

@@ -2,12 +2,13 @@
 
 import contextlib
 import random
-import threading
 import time
+from functools import partial
 from typing import Any
 
 import pymysql
 
+from tests.background import Background
 from tests.servers import sql
 from tests.servers.process import Server
 
@@ -52,28 +53,15 @@ def create(server: Server, database: str, orders: int) -> None:
         connection.commit()
 
 
-class Writers:
+class Writers(Background):
     """Writers that go on until the block ends."""
 
     def __init__(self, server: Server, database: str, count: int = 3, pause_s: float = 0.015):
+        super().__init__([partial(self._write, seed) for seed in range(count)])
         self._server = server
         self._database = database
         self._pause_s = pause_s
-        self._over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._write, args=(seed,), daemon=True) for seed in range(count)
-        ]
         self.transactions = 0
-
-    def __enter__(self) -> "Writers":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join(60)
 
     def _write(self, seed: int) -> None:
         chance = random.Random(seed)

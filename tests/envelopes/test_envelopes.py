@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
-from airflow_provider_deltaforge.columns.row_texts import chosen_from, join, per_combination
+from airflow_provider_deltaforge.columns.row_texts import (
+    chosen_from,
+    digits_of,
+    join,
+    per_combination,
+)
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.envelopes.debezium import DebeziumEnvelope
 from airflow_provider_deltaforge.envelopes.native import NativeEnvelope
@@ -189,6 +194,14 @@ def test_a_choice_by_narrow_numbers():
     texts = chosen_from(pa.array([b"x", None, b"z"]), column)
 
     assert join([b"<", texts, b">"], 3).to_pylist() == [b"<null>", b"<z>", b"<x>"]
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64()])
+def test_a_number_is_written_with_what_is_added(kind):
+    numbers = pa.array([5, None, -1, 2**31 - 1], kind)
+
+    assert join([digits_of(numbers, plus=1)], 4).to_pylist() == [b"6", b"null", b"0", b"2147483648"]
+    assert join([digits_of(numbers.slice(2))], 2).to_pylist() == [b"-1", b"2147483647"]
 
 
 def test_more_text_than_a_column_can_hold_is_refused():

@@ -48,12 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the named areas, all without a name; return 1 if one found something wrong."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
-    if chosen.hours is not None:
-        os.environ[HOURS] = str(chosen.hours)
     asked = [name.replace("-", "_") for name in chosen.areas if name != "all"]
     unknown = sorted(set(asked) - set(AREAS))
     if unknown:
         parser.error(f"unknown area {unknown[0]!r} (known: all, {', '.join(AREAS)})")
+    if chosen.hours is not None:
+        if asked and "soak" not in asked:
+            parser.error("--hours says how long soak goes on; name that area, too")
+        os.environ[HOURS] = str(chosen.hours)
     try:
         reports, units = prepared(
             asked or AREAS, chosen.seeds, chosen.only, chosen.directory, resume=chosen.resume
@@ -199,7 +201,8 @@ def _parser() -> argparse.ArgumentParser:
         "--hours",
         type=_hours,
         metavar="n",
-        help=f"how long soak goes on (a quarter of one; its proof takes {WHOLE_HOURS:g})",
+        help=f"how long soak goes on (a quarter of one; its proof takes {WHOLE_HOURS:g}, with "
+        "--jobs 1)",
     )
     parser.add_argument(
         "--only",

@@ -43,7 +43,7 @@ _MIB = 1 << 20
 
 
 def units(seeds: int) -> list[Unit]:
-    """Return one unit for each engine; side by side they would measure each other."""
+    """Return one unit for each engine; with more jobs than one they measure each other."""
     seconds = hours() * 3600
     return [
         Unit(
@@ -112,8 +112,8 @@ class _Curve:
 
     def slope_mib(self) -> float:
         """Return how much memory grows in an hour, once the first quarter of the time is over."""
-        half = len(self.s) // 4
-        fit = statistics.linear_regression(self.s[half:], self.mib[half:])
+        first = len(self.s) // 4
+        fit = statistics.linear_regression(self.s[first:], self.mib[first:])
         return round(fit.slope * 3600, 2)
 
 
@@ -147,6 +147,7 @@ def _soaked(home: Path, master: str | None, for_hours: float) -> dict[str, Any]:
         code = pipeline.stop(driver)
         slope = curve.slope_mib()
         wrong = [*reader.wrong, *([f"the driver ended with {code}"] if code else [])]
+        wrong += [f"{error!r} ended the load" for error in (*writers.failures, *reader.failures)]
         if for_hours >= 1 and slope > _SLOPE_MIB:
             wrong.append(f"memory grows by {slope} MiB an hour")
         return {

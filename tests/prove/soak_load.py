@@ -9,12 +9,14 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
 import pymysql
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.background import Background
 from tests.servers import sql
 from tests.servers.process import Server
 
@@ -31,7 +33,7 @@ _AWAY = (pymysql.err.OperationalError, pymysql.err.InterfaceError, OSError)
 Numbers = dict[int, int]
 
 
-class Writers:
+class Writers(Background):
     """Writers at a steady rate, each of rows of its own; they outlive their server.
 
     Args:
@@ -41,12 +43,8 @@ class Writers:
     """
 
     def __init__(self, server: Server, database: str, rate: int) -> None:
+        super().__init__([partial(self._write, number) for number in range(_WRITERS)])
         self._server, self._database, self._rate = server, database, rate
-        self._over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._write, args=(number,), daemon=True)
-            for number in range(_WRITERS)
-        ]
         self.written = [0] * _WRITERS
 
     def create(self) -> None:
@@ -57,16 +55,6 @@ class Writers:
             f"CREATE TABLE {self._database}.{TABLE} "
             "(id INT PRIMARY KEY, n BIGINT NOT NULL, note VARCHAR(200))",
         )
-
-    def __enter__(self) -> "Writers":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
 
     def _write(self, writer: int) -> None:
         chance = random.Random(writer)
@@ -131,7 +119,7 @@ class Writers:
         return {int(key): int(number) for key, number in sql.execute(self._server, query)}
 
 
-class Reader:
+class Reader(Background):
     """Reads the topic as it grows, and judges each event.
 
     Args:
@@ -140,6 +128,7 @@ class Reader:
     """
 
     def __init__(self, brokers: str, topic: str) -> None:
+        super().__init__([self._read])
         self._topic = topic
         self._settings = {
             "bootstrap.servers": brokers,
@@ -148,7 +137,6 @@ class Reader:
             "isolation.level": "read_committed",
             "log_level": 0,
         }
-        self._over = threading.Event()
         self._lock = threading.Lock()
         self._waits: list[int] = []
         self.held: Numbers = {}
@@ -156,15 +144,6 @@ class Reader:
         self.events = 0
         self.faults = 0
         self.wrong: list[str] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
-
-    def __enter__(self) -> "Reader":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
 
     def waits(self) -> list[int]:
         """Return how long events took from commit to append since the last call, in ms."""
