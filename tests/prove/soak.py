@@ -34,7 +34,7 @@ RATE = 5_000
 _MASTERS = {"local": None, "spark": "local[2]"}
 _QUARTER_S, _PARTS = 900.0, 8
 _AWAY_S = 60.0
-_SAMPLE_S = 10.0
+_SAMPLE_S, _LOOK_S = 10.0, 0.5
 _CATCH_UP_S = 600.0
 _SLOPE_MIB = 10.0
 """An hour; what grows faster has a leak. Shorter soaks say nothing of it."""
@@ -178,8 +178,9 @@ def _watched(
         due.do(seconds)
         if driver.poll() is not None:
             raise RuntimeError(f"the driver ended with {driver.poll()}")
-        curve.add(seconds, driver.pid, pipeline, reader)
-        time.sleep(_SAMPLE_S)
+        if seconds >= len(curve.s) * _SAMPLE_S:
+            curve.add(seconds, driver.pid, pipeline, reader)
+        time.sleep(_LOOK_S)
     due.end()
     return curve, due.done
 
