@@ -203,14 +203,13 @@ class _Schedule:
 
     def do(self, seconds: float) -> None:
         """Do what is due after so many seconds."""
-        if self._back_at is not None and seconds >= self._back_at:
-            self._broker.start_again()
-            self._back_at = None
-        step, third_s = self._next, self._quarter_s / 3
-        if seconds < (step + 0.5) * third_s:
+        is_due = seconds >= (self._next + 0.5) * self._quarter_s / 3
+        if self._back_at is not None and (is_due or seconds >= self._back_at):
+            self.end()
+        if not is_due:
             return
+        quarter, part = divmod(self._next, 3)
         self._next += 1
-        quarter, part = divmod(step, 3)
         what = (self._change_table, self._restart, self._take_away)[part]
         self.done.append(f"{seconds:.0f} s: {what(quarter, seconds)}")
 
@@ -218,6 +217,7 @@ class _Schedule:
         """Bring back what is away."""
         if self._back_at is not None:
             self._broker.start_again()
+            self._back_at = None
 
     def _change_table(self, quarter: int, _: float) -> str:
         change = f"DROP COLUMN c{quarter - 1}" if quarter % 2 else f"ADD COLUMN c{quarter} INT"
