@@ -22,9 +22,9 @@ RUN /opt/deltaforge/bin/pip install --no-cache-dir --no-deps --force-reinstall "
 # For any processor of this architecture, not for the one that builds the image.
 ENV NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=/opt/kernels
 WORKDIR /
-RUN /opt/deltaforge/bin/python -m airflow_provider_deltaforge.sources.mysql.precompile \
-    && /opt/deltaforge/bin/python -m airflow_provider_deltaforge.sources.postgres.precompile \
-    && /opt/deltaforge/bin/python -m airflow_provider_deltaforge.processors.precompile
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc g++ libc6-dev \
+    && /opt/deltaforge/bin/deltaforge precompile
 
 FROM python:${PYTHON}-slim-bookworm AS runtime
 # tini ends what a driver leaves behind: the first process of a container has to.

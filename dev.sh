@@ -215,17 +215,6 @@ install_package() {
         die "the installation failed; the whole log is $SETUP_LOG"
 }
 
-# Half of it is MySQL's decoder: the rest is compiled beside it.
-compile_kernels() {
-    local package=airflow_provider_deltaforge large
-    trap 'kill $(jobs -p) 2>/dev/null; exit 130' INT TERM
-    "$PY" -m "$package.sources.mysql.precompile" &
-    large=$!
-    "$PY" -m "$package.sources.postgres.precompile" &&
-        "$PY" -m "$package.processors.precompile" &&
-        wait "$large"
-}
-
 setup() {
     local want
     want=$(sha256sum pyproject.toml airflow_provider_deltaforge/__init__.py | sha256sum | cut -c1-16)
@@ -237,7 +226,7 @@ setup() {
     say "setting up $VENV: about 1.5 GB, a few minutes the first time; log in $SETUP_LOG"
     rm -f "$VENV/.installed"
     install_package
-    quietly "compiling the decoders and the processors" compile_kernels ||
+    quietly "compiling the decoders and the processors" "$VENV/bin/deltaforge" precompile ||
         die "the kernels could not be compiled; the whole log is $SETUP_LOG"
     printf '%s' "$want" >"$VENV/.installed"
 }

@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.cli import (
     fleet,
     image,
     log,
+    precompile,
     rewind,
     run,
     schemas,
@@ -76,6 +77,7 @@ token.register(app)
 backup.register(app)
 driver.register(app)
 image.register(app)
+precompile.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -18,7 +18,6 @@ _EXTRAS = (
     "spark,mysql,postgres,kafka,redis,nats,http,turso,javascript,sql,contract,avro,sensing,api"
 )
 _PYTHON = "/opt/deltaforge/bin/python"
-_KERNELS = ("sources.mysql", "sources.postgres", "processors")
 
 _DOCKERFILE = """\
 # syntax=docker/dockerfile:1
@@ -32,7 +31,9 @@ RUN python -m venv /opt/deltaforge
 {install}
 # For any processor of this architecture, not for the one that builds the image.
 ENV NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=/opt/kernels
-RUN {kernels}
+RUN apt-get update \\
+    && apt-get install -y --no-install-recommends gcc g++ libc6-dev \\
+    && /opt/deltaforge/bin/deltaforge precompile
 RUN ln -s "$({python} -c 'import pyspark; print(*pyspark.__path__)')" /opt/deltaforge/spark
 
 FROM {base} AS runtime
@@ -162,9 +163,6 @@ def image(
         **_words(host),
         base=base or f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim-bookworm",
         install=_install(wheel, wanted),
-        kernels=" \\\n    && ".join(
-            f"{_PYTHON} -m airflow_provider_deltaforge.{room}.precompile" for room in _KERNELS
-        ),
         python=_PYTHON,
     )
     entry = {"entrypoint.sh": _ENTRYPOINT} if host == "kubernetes" else {}

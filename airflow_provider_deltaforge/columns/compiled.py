@@ -1,175 +1,253 @@
-"""How kernels are compiled, and when machine code of an earlier run may be used again.
+"""Kernels: functions over whole columns that run as machine code.
 
-numba asks only whether the file of a function itself has changed. A kernel also holds the code and
-the constants of every kernel it calls, so ours are kept under a stamp of all these files: an
-upgrade never runs on with a mixture of old and new machine code.
+A kernel's code comes from a library of kernels, which ``deltaforge precompile`` makes: an extension
+module that needs no compiler in the process that loads it. What no library has, numba compiles at
+the first call (``jit.py``); importing it costs half a second of a core and 100 MiB.
 
-The code lies in ``NUMBA_CACHE_DIR`` if that is set, else beside the package, else, where that is
-read-only, in the user's cache directory. What is beside a read-only package, as in an archive that
-a cluster unpacks, is used all the same. With none of them writable the rest is compiled anew in
-every process.
+A library is used for what has not changed since: for each kernel it names a stamp of all the files
+whose code and constants the machine code holds. It also names the types of the arguments, and is
+never called with others. Libraries lie in ``NUMBA_CACHE_DIR`` if that is set, beside the package
+and in the user's cache directory, and are looked for in this order.
 """
 
 import hashlib
-import inspect
-import logging
-import re
-from collections.abc import Callable
-from functools import cache
+import json
+import os
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, cached_property, update_wrapper
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from numba import njit
-from numba.core.caching import (
-    CompileResultCacheImpl,
-    FunctionCache,
-    IndexDataCacheFile,
-    InTreeCacheLocator,
-    UserProvidedCacheLocator,
-    UserWideCacheLocator,
-)
+import numpy as np
 
-_PACKAGE = "airflow_provider_deltaforge"
-_ROOT = Path(__file__).parents[2]
-_IMPORT = re.compile(
-    rf"^\s*(?:from|import) ({_PACKAGE}[\w.]*)(?: import (\([^)]*\)|[^#\n]*))?", re.MULTILINE
-)
+from airflow_provider_deltaforge.columns.source_stamps import stamp_of
 
-_log = logging.getLogger(__name__)
+_CACHE_DIR = "NUMBA_CACHE_DIR"
+_ARRAY_FLAGS = 0x501
+"""Of ``ndarray.flags``: C-contiguous, aligned, writable."""
+_INT64 = 1 << 63
+
+Kinds = tuple[Any, ...]
+"""Of each argument what its machine code depends on."""
+
+
+class Kernel:
+    """A function that runs as machine code, without the interpreter lock.
+
+    Args:
+        function: in the part of Python that numba compiles.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self.function = function
+        self._code: dict[Kinds, Callable[..., Any]] = {}
+        _kernels.append(self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it; arguments go by position only."""
+        kinds = tuple(map(_kind, arguments))
+        code = self._code.get(kinds)
+        if code is None:
+            code = self._code[kinds] = self._found(kinds, arguments)
+        return code(*arguments)
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """What compiles it in this process."""
+        from airflow_provider_deltaforge.columns import jit
+
+        return jit.dispatcher(self.function)
+
+    @property
+    def name(self) -> str:
+        """Of the module and in it."""
+        return f"{self.function.__module__}:{self.function.__name__}"
+
+    @property
+    def stamp(self) -> str:
+        """Of the files that its code comes from."""
+        return stamp_of(self.function.__code__.co_filename)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """How numba finds what one kernel calls another by."""
+        return self.dispatcher._numba_type_
+
+    def _found(self, kinds: Kinds, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        if _recorders:
+            for calls in _recorders:
+                calls.append((self, kinds_text(kinds), arguments))
+            return self.dispatcher  # type: ignore[no-any-return]
+        for library in libraries():
+            code = library.code(self, kinds)
+            if code is not None:
+                return code
+        return self.dispatcher  # type: ignore[no-any-return]
+
+    def forget(self) -> None:
+        """Look for its code again at the next call."""
+        self._code.clear()
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function without the interpreter lock, and keep its machine code."""
-    compiled = njit(nogil=True, error_model="numpy")(function)
-    compiled._cache = _KernelCache(function)  # noqa: SLF001 - what njit(cache=True) does
-    return compiled
+    """Return a function as a kernel, which looks like it to Python and to other kernels."""
+    return Kernel(function)
 
 
-def source_stamp(file: Path, root: Path = _ROOT) -> str:
-    """Return a digest of a module's source and of every module of the package it stands on.
+_kernels: list[Kernel] = []
+
+
+class Intrinsic:
+    """An instruction that kernels may use, and that Python lacks.
 
     Args:
-        file: the module.
-        root: the directory that holds the package.
+        define: returns numba's own intrinsic; called when a kernel that uses it is compiled.
     """
-    digest = hashlib.sha256()
-    for path in sorted(_standing_on(file, root)):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+
+    def __init__(self, define: Callable[[], Any]) -> None:
+        self._define = define
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        from numba.core.registry import cpu_target
+
+        defined = self._define()
+        cpu_target.typing_context.refresh()
+        return cpu_target.typing_context.resolve_value_type(defined)
 
 
-def _standing_on(file: Path, root: Path) -> set[Path]:
-    found: set[Path] = set()
-    waiting = [file]
-    while waiting:
-        path = waiting.pop()
-        if path not in found:
-            found.add(path)
-            waiting += _imported(path, root)
-    return found
+Call = tuple[Kernel, str, tuple[Any, ...]]
+_recorders: list[list[Call]] = []
+
+
+@contextmanager
+def recorded() -> Iterator[list[Call]]:
+    """Compile in this process; note the first call of each kernel with arguments of each kind."""
+    calls: list[Call] = []
+    _recorders.append(calls)
+    _forget_all()
+    try:
+        yield calls
+    finally:
+        _recorders.remove(calls)
+        _forget_all()
+
+
+def _forget_all() -> None:
+    for known in _kernels:
+        known.forget()
+
+
+class Library:
+    """An extension module with the code of kernels, and the text file that says what it has.
+
+    Args:
+        manifest: the text file.
+    """
+
+    def __init__(self, manifest: Path) -> None:
+        self._manifest = manifest
+
+    def code(self, asked: Kernel, kinds: Kinds) -> Callable[..., Any] | None:
+        """Return the code for such arguments, or None where it has none that can be used."""
+        entry = self._kernels.get(asked.name)
+        if entry is None or entry["stamp"] != asked.stamp:
+            return None
+        symbol = entry["code"].get(kinds_text(kinds))
+        return getattr(self._module, symbol) if symbol and self._module else None
+
+    @cached_property
+    def _content(self) -> Mapping[str, Any]:
+        try:
+            return json.loads(self._manifest.read_text())  # type: ignore[no-any-return]
+        except (OSError, ValueError):
+            return {}
+
+    @property
+    def _kernels(self) -> Mapping[str, Any]:
+        return self._content.get("kernels", {})  # type: ignore[no-any-return]
+
+    @cached_property
+    def _module(self) -> Any:
+        """The extension module, or None where it cannot be loaded here."""
+        name, file = self._content["module"], self._manifest.parent / self._content["file"]
+        if not _is_whole(file):  # Loaded all the same, half a file ends the process later.
+            return None
+        spec = spec_from_file_location(name, file, loader=ExtensionFileLoader(name, str(file)))
+        if spec is None or spec.loader is None:
+            return None
+        try:
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+        except ImportError:
+            return None
+        return module
+
+
+def library_file(name: str, content: bytes) -> str:
+    """Return the name of a library's file, which tells its content."""
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    return f"{name}-{digest}{manifest_suffix().removesuffix('.json')}.so"
+
+
+def _is_whole(file: Path) -> bool:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return False
+    return library_file(file.name.partition("-")[0], content) == file.name
 
 
 @cache
-def _imported(file: Path, root: Path) -> tuple[Path, ...]:
-    modules = set()
-    for module, names in _IMPORT.findall(file.read_text(encoding="utf-8")):
-        modules.update([module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))])
-    places = [root.joinpath(*module.split(".")) for module in modules]
-    files = [*(place.with_suffix(".py") for place in places), *(p / "__init__.py" for p in places)]
-    return tuple(path for path in files if path.is_file())
-
-
-@cache
-def _stamp_of(file: str) -> str:
-    return source_stamp(Path(file).resolve(), _ROOT.resolve())
-
-
-@cache
-def _say_uncached() -> None:
-    _log.warning(
-        "no directory to keep compiled kernels in: every process compiles them again, which takes "
-        "up to a minute; set NUMBA_CACHE_DIR to a writable directory"
+def libraries() -> tuple[Library, ...]:
+    """Return the libraries that may be used, in their order."""
+    pattern = f"*{manifest_suffix()}"
+    return tuple(
+        Library(file) for place in library_places() for file in sorted(place.glob(pattern))
     )
 
 
-class _Stamped:
-    _py_file: str
-
-    def get_source_stamp(self) -> str:
-        """Return what must be the same for kept machine code to be used."""
-        return _stamp_of(self._py_file)
+def manifest_suffix() -> str:
+    """Return how the text files of this Python's libraries end."""
+    return f".{sysconfig.get_config_var('SOABI')}.json"
 
 
-class _Configured(_Stamped, UserProvidedCacheLocator):
-    pass
+def library_places() -> list[Path]:
+    """Return the directories where libraries may lie."""
+    chosen = os.environ.get(_CACHE_DIR)
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return [
+        *([Path(chosen)] if chosen else []),
+        Path(__file__).parent / "compiled_kernels",
+        Path(home).expanduser() / "deltaforge",
+    ]
 
 
-class _Beside(_Stamped, InTreeCacheLocator):
-    pass
+def kinds_text(kinds: Kinds) -> str:
+    """Return kinds as manifests name them."""
+    return ", ".join(map(_kind_text, kinds))
 
 
-class _OfUser(_Stamped, UserWideCacheLocator):
-    pass
+def _kind(value: Any) -> Any:
+    kind = type(value)
+    if kind is np.ndarray:
+        return value.dtype, value.ndim, value.flags.num & _ARRAY_FLAGS
+    if kind is int:
+        return int if -_INT64 <= value < _INT64 else np.uint64
+    if issubclass(kind, tuple):
+        return kind, tuple(map(_kind, value))
+    return kind
 
 
-class _Nowhere(_Beside):
-    """Finds what is kept beside the package, and keeps nothing."""
-
-    @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "_Nowhere":
-        return cls(py_func, py_file)
-
-
-class _KernelCacheImpl(CompileResultCacheImpl):
-    _locator_classes = (_Configured, _Beside, _OfUser, _Nowhere)
-
-
-class _KernelCache(FunctionCache):
-    _impl_class = _KernelCacheImpl
-    _cache_file: Any
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self._place = self._cache_file
-        beside = _Nowhere(function, inspect.getfile(function))
-        self._beside = IndexDataCacheFile(
-            beside.get_cache_path(), self._impl.filename_base, beside.get_source_stamp()
-        )
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return kept machine code, or None where there is none that can be used.
-
-        The index names classes of the release that wrote it, and is read before its stamp is.
-        """
-        try:
-            kept = super().load_overload(sig, target_context)
-        except (AttributeError, ImportError):
-            self.flush()
-            kept = None
-        except OSError:  # A directory that cannot be read keeps nothing.
-            kept = None
-        return kept if kept is not None else self._shipped(sig, target_context)
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep machine code, where there is a place for it."""
-        if isinstance(self._impl.locator, _Nowhere):
-            _say_uncached()
-        else:
-            super().save_overload(sig, data)
-
-    def flush(self) -> None:
-        """Forget what is kept, where it can be forgotten."""
-        if not isinstance(self._impl.locator, _Nowhere):
-            super().flush()
-
-    def _shipped(self, sig: Any, target_context: Any) -> Any:
-        """Return what came beside a package that is read-only."""
-        if isinstance(self._impl.locator, _Beside) and not isinstance(self._impl.locator, _Nowhere):
-            return None
-        self._cache_file = self._beside
-        try:
-            return super().load_overload(sig, target_context)
-        except (AttributeError, ImportError, OSError):
-            return None
-        finally:
-            self._cache_file = self._place
+def _kind_text(kind: Any) -> str:
+    if isinstance(kind, type):
+        return f"{kind.__module__}.{kind.__qualname__}"
+    if len(kind) == 2:
+        return f"{_kind_text(kind[0])}({kinds_text(kind[1])})"
+    dtype, dimensions, flags = kind
+    return f"{dtype.descr if dtype.names else dtype.str}[{dimensions}:{flags:x}]"

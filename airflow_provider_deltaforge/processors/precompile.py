@@ -1,11 +1,9 @@
-"""Compiles the kernels of the processors: ``python -m ….processors.precompile``.
+"""Compiles the kernels of the processors.
 
 A lane does so itself before its first rows, or with them. Done ahead, once for each installation,
-no pipeline has to wait for it.
+no pipeline has to wait for it: ``deltaforge precompile``.
 """
 
-import sys
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,18 +35,11 @@ def precompile_for(processors: Iterable[Processor]) -> None:
             _pass_sample(name)
 
 
-def precompile() -> float:
-    """Compile what every processor needs that works without a driver; return the seconds."""
-    began = time.monotonic()
+def precompile() -> None:
+    """Compile what every processor needs that works without a driver."""
     for name in _SAMPLES:
         if name not in _NEED_A_DRIVER:
             _pass_sample(name)
-    return time.monotonic() - began
-
-
-def main() -> None:
-    """Compile, and print how long it took."""
-    sys.stderr.write(f"kernels are compiled ({precompile():.1f} s)\n")
 
 
 def _pass_sample(name: str) -> None:
@@ -73,7 +64,3 @@ def _sample() -> pa.RecordBatch:
         "event_id": bytes(16),
     }
     return pa.RecordBatch.from_pylist([row, {**row, "row": 1, "schema": OUTBOX}], CHANGE_SCHEMA)
-
-
-if __name__ == "__main__":
-    main()

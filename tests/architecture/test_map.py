@@ -57,7 +57,7 @@ def test_the_modules_that_a_page_names_are_there(page):
 
 
 FOREIGN = {
-    *("M_MMAP_THRESHOLD", "operators.default_deferrable", "AssetWatcher"),
+    *("M_MMAP_THRESHOLD", "M_ARENA_MAX", "operators.default_deferrable", "AssetWatcher"),
     *("NORMAL", "reserved", "extended", "DateStyle", "TimeZone", "ctid", "pg_current_snapshot"),
     *("_s", "_total"),
 }

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from importlib.metadata import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,10 +29,7 @@ def test_an_image_has_spark_the_package_and_its_kernels(tmp_path, run):
     # What is copied is sent to the builder, and nothing else is.
     ignored = (place / ".dockerignore").read_text().splitlines()
     assert ignored[1:] == ["*", "!Dockerfile", f"!{wheel.name}"]
-    modules = re.findall(r"-m (airflow_provider_deltaforge[\w.]+)", text)
-    assert len(modules) == 3
-    for module in modules:
-        assert find_spec(module) is not None, module
+    assert "/bin/deltaforge precompile" in text
     froms = [rest.split()[0] for word, rest in steps if word == "FROM"]
     assert froms == [f"python:3.{sys.version_info.minor}-slim-bookworm"] * 2
     assert ("USER", "10001") in steps

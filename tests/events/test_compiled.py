@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_deltaforge.columns import compiled
+from airflow_provider_deltaforge.columns import compiled, source_stamps
 
 OUTER = """
 from airflow_provider_deltaforge.columns.compiled import kernel
@@ -31,7 +31,7 @@ def scaled(x):
 """
 RUN = """
 from airflow_provider_deltaforge.outer import outer
-print(outer(1), sum(outer.stats.cache_hits.values()))
+print(outer(1), sum(outer.dispatcher.stats.cache_hits.values()))
 """
 OF_TUPLES = """
 from typing import NamedTuple
@@ -47,9 +47,23 @@ Argument = NAME
 def outer(argument):
     return 10 * argument.x
 """
+KEEP = """
+from airflow_provider_deltaforge.columns.compiled import recorded
+from airflow_provider_deltaforge.columns.library_builder import build
+from airflow_provider_deltaforge.outer import outer
+with recorded() as calls:
+    outer(1)
+print(build("small", calls))
+"""
+USE = """
+import sys
+import numpy as np
+from airflow_provider_deltaforge.outer import outer
+print(outer(ARGUMENT), "numba" in sys.modules)
+"""
 RUN_OF_TUPLES = """
 from airflow_provider_deltaforge.outer import Argument, outer
-print(outer(Argument(1)), sum(outer.stats.cache_hits.values()))
+print(outer(Argument(1)), sum(outer.dispatcher.stats.cache_hits.values()))
 """
 
 POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--")
@@ -63,7 +77,10 @@ def package(tmp_path):
     (root / "columns").mkdir(parents=True)
     (root / "__init__.py").touch()
     (root / "columns" / "__init__.py").touch()
-    (root / "columns" / "compiled.py").write_text(Path(compiled.__file__).read_text())
+    for name in ("compiled", "jit", "library_builder", "source_stamps"):
+        file = Path(compiled.__file__).with_name(f"{name}.py")
+        (root / "columns" / file.name).write_text(file.read_text())
+    (root / "errors.py").write_text("class DeltaForgeError(Exception):\n    pass\n")
     (root / "outer.py").write_text(OUTER)
     (root / "inner.py").write_text(INNER)
     (root / "constants.py").write_text("FACTOR = 0\n")
@@ -147,6 +164,128 @@ def test_code_that_came_with_a_read_only_package_is_used(package, tmp_path):
 def test_every_kernel_of_ours_is_kept_this_way():
     from airflow_provider_deltaforge.sources.mysql.binlog import row_kernel
 
-    stamp = compiled.source_stamp(Path(row_kernel.__file__))
+    stamp = source_stamps.source_stamp(Path(row_kernel.__file__))
 
-    assert row_kernel.decode_rows._cache._cache_file._source_stamp == stamp
+    assert row_kernel.decode_rows.dispatcher._cache._cache_file._source_stamp == stamp
+
+
+@pytest.fixture
+def library(package):
+    """The manifest of a library that has ``outer`` for an int."""
+    return Path(run(package, KEEP)[0][0])
+
+
+def use(package, argument="1", **environment):
+    """Return what ``outer`` answers in a new process, and whether that had to import numba."""
+    [answer, compiled_here], _ = run(package, USE.replace("ARGUMENT", argument), **environment)
+    return answer, compiled_here == "True"
+
+
+def test_code_of_a_library_runs_without_the_compiler(package, library):
+    assert library.parent == package / "columns" / "compiled_kernels"
+    assert use(package) == ("10", False)
+
+
+@pytest.mark.parametrize("file", ["inner.py", "constants.py"])
+def test_a_change_below_a_kernel_leaves_its_library_aside(package, library, file):
+    changed = (package / file).read_text().replace("10 * x", "20 * x").replace("= 0", "= 7")
+    (package / file).write_text(changed)
+
+    assert use(package) == ("20" if file == "inner.py" else "17", True)
+    run(package, KEEP)
+    assert use(package)[1] is False
+
+
+@pytest.mark.parametrize(
+    ("argument", "answer"),
+    [
+        ("2.5", "25.0"),
+        ("True", "10"),
+        ("1 << 63", str((10 << 63) % (1 << 64))),
+        ("np.int32(3)", "30"),
+    ],
+)
+@pytest.mark.usefixtures("library")
+def test_a_library_is_never_called_with_what_it_was_not_made_for(package, argument, answer):
+    assert use(package, argument) == (answer, True)
+
+
+def test_a_library_takes_arrays_as_they_were(package):
+    """Others of this type could be read beyond their end, or written to."""
+    (package / "inner.py").write_text((package / "inner.py").read_text().replace("10 * x", "x[1]"))
+    run(package, KEEP.replace("outer(1)", "import numpy; outer(numpy.arange(4))"))
+
+    assert use(package, "np.arange(4)") == ("1", False)
+    assert use(package, "np.arange(4)[::2]") == ("2", True)
+    assert use(package, "np.arange(4, dtype=np.int32)") == ("1", True)
+    assert use(package, "np.broadcast_to(np.int64(3), 4).copy()") == ("3", False)
+    assert use(package, "np.frombuffer(bytes(32), np.int64)") == ("0", True)
+
+
+@pytest.mark.parametrize("what", ["no file", "half a file", "half a manifest", "no manifest"])
+def test_a_damaged_library_is_left_aside(package, library, what):
+    [code] = library.parent.glob("*.so")
+    file = library if "manifest" in what else code
+    half = file.read_bytes()[: file.stat().st_size // 2]
+    file.unlink()
+    if what.startswith("half"):
+        file.write_bytes(half)
+
+    assert use(package) == ("10", True)
+
+
+def test_a_library_replaces_the_last_of_its_name(package, library):
+    before = {file.name for file in library.parent.iterdir()}
+    (package / "constants.py").write_text("FACTOR = 7\n")
+    run(package, KEEP)
+
+    after = {file.name for file in library.parent.iterdir()}
+    assert len(before) == len(after) == 2
+    assert before & after == {library.name}
+    assert use(package) == ("17", False)
+
+
+def test_a_chosen_directory_comes_first(package, library, tmp_path):
+    chosen = tmp_path / "chosen"
+    [kept], _ = run(package, KEEP, NUMBA_CACHE_DIR=str(chosen))
+
+    assert Path(kept).parent == chosen
+    library.unlink()
+    assert use(package, NUMBA_CACHE_DIR=str(chosen)) == ("10", False)
+    assert use(package) == ("10", True)
+
+
+def test_without_a_c_compiler_the_reason_is_said(package):
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(package, KEEP, CC="/bin/false", CXX="/bin/false")
+
+    assert "NoCompilerError: kernels cannot be made ahead here: install a C comp" in (
+        refused.value.stderr
+    )
+
+
+def test_code_of_a_library_lets_other_threads_run(package):
+    """It is compiled by another path than kernels at first use, which has flags of its own."""
+    (package / "inner.py").write_text(
+        "from airflow_provider_deltaforge.columns.compiled import kernel\nFACTOR = 0\n"
+        "@kernel\ndef scaled(x):\n    found = 1\n"
+        "    for at in range(x * 1_000_000_000):\n        found = found * 31 + (found >> 7) + at\n"
+        "    return found\n"
+    )
+    run(package, KEEP.replace("outer(1)", "outer(0)"))
+    program = """
+import sys, threading, time
+from airflow_provider_deltaforge.outer import outer
+outer(0)
+longest = 0.0
+kernel = threading.Thread(target=outer, args=(1,))
+began = last = time.monotonic()
+kernel.start()
+while kernel.is_alive():
+    now = time.monotonic()
+    longest, last = max(longest, now - last), now
+    time.sleep(0.001)
+print(longest < (time.monotonic() - began) / 2, "numba" in sys.modules)
+"""
+
+    assert run(package, program)[0] == ["True", "False"]

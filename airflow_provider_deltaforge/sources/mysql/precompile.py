@@ -1,6 +1,6 @@
-"""``python -m airflow_provider_deltaforge.sources.mysql.precompile``: compile the kernels now."""
+"""Compiles the kernels of the MySQL source."""
 
-from airflow_provider_deltaforge.sources.shared.precompile import precompile_shared, run
+from airflow_provider_deltaforge.sources.shared.precompile import precompile_shared
 
 
 def precompile() -> None:
@@ -11,7 +11,3 @@ def precompile() -> None:
     decoder.precompile("")
     text_rows_kernel.precompile()
     precompile_shared()
-
-
-if __name__ == "__main__":
-    run(precompile)

@@ -1,6 +1,6 @@
-"""``python -m airflow_provider_deltaforge.sources.postgres.precompile``: compile the kernels."""
+"""Compiles the kernels of the PostgreSQL source."""
 
-from airflow_provider_deltaforge.sources.shared.precompile import precompile_shared, run
+from airflow_provider_deltaforge.sources.shared.precompile import precompile_shared
 
 
 def precompile() -> None:
@@ -24,7 +24,3 @@ def precompile() -> None:
     copy_rows.precompile()
     copy_out.precompile()
     precompile_shared()
-
-
-if __name__ == "__main__":
-    run(precompile)

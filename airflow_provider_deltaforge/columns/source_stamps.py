@@ -1,0 +1,52 @@
+"""Digests of the source of modules, by which machine code that was made from it is known."""
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+_PACKAGE = "airflow_provider_deltaforge"
+_ROOT = Path(__file__).parents[2]
+_IMPORT = re.compile(
+    rf"^\s*(?:from|import) ({_PACKAGE}[\w.]*)(?: import (\([^)]*\)|[^#\n]*))?", re.MULTILINE
+)
+
+
+def source_stamp(file: Path, root: Path = _ROOT) -> str:
+    """Return a digest of a module's source and of every module of the package it stands on.
+
+    Args:
+        file: the module.
+        root: the directory that holds the package.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(_standing_on(file, root)):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def stamp_of(file: str) -> str:
+    """Return the stamp of a module of this package; it is worked out once."""
+    return source_stamp(Path(file).resolve(), _ROOT.resolve())
+
+
+def _standing_on(file: Path, root: Path) -> set[Path]:
+    found: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(path, root)
+    return found
+
+
+@cache
+def _imported(file: Path, root: Path) -> tuple[Path, ...]:
+    modules = set()
+    for module, names in _IMPORT.findall(file.read_text(encoding="utf-8")):
+        modules.update([module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))])
+    places = [root.joinpath(*module.split(".")) for module in modules]
+    files = [*(place.with_suffix(".py") for place in places), *(p / "__init__.py" for p in places)]
+    return tuple(path for path in files if path.is_file())
