@@ -219,6 +219,7 @@ setup() {
     local want
     want=$(sha256sum pyproject.toml airflow_provider_deltaforge/__init__.py | sha256sum | cut -c1-16)
     if [ -x "$PY" ] && [ "$(cat "$VENV/.installed" 2>/dev/null)" = "$want" ]; then
+        precompile
         return
     fi
     # A moved or half-made environment cannot run its own pip: make it anew.
@@ -226,9 +227,19 @@ setup() {
     say "setting up $VENV: about 1.5 GB, a few minutes the first time; log in $SETUP_LOG"
     rm -f "$VENV/.installed"
     install_package
+    printf '%s' "$want" >"$VENV/.installed"
+    precompile
+}
+
+# Kernels that were changed since are compiled where they are called, which tests would wait for.
+precompile() {
+    local want
+    want=$(find airflow_provider_deltaforge -name '*_kernel.py' -o -path '*/columns/*.py' |
+        LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16)
+    [ "$(cat "$VENV/.precompiled" 2>/dev/null)" = "$want" ] && return
     quietly "compiling the decoders and the processors" "$VENV/bin/deltaforge" precompile ||
         die "the kernels could not be compiled; the whole log is $SETUP_LOG"
-    printf '%s' "$want" >"$VENV/.installed"
+    printf '%s' "$want" >"$VENV/.precompiled"
 }
 
 # ---- verbs

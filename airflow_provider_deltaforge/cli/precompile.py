@@ -1,5 +1,7 @@
 """``deltaforge precompile``: make the kernels' machine code, once for each installation."""
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
@@ -13,6 +15,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from airflow_provider_deltaforge.cli.options import err, out
+from airflow_provider_deltaforge.control.launching import class_archive, spark_submit
+from airflow_provider_deltaforge.errors import DeltaForgeError
 
 _PACKAGE = "airflow_provider_deltaforge"
 _SHARED = "shared"
@@ -39,7 +43,8 @@ def precompile() -> None:
     compiler it makes libraries, which start a pipeline half a second of a core sooner and in 100
     MiB less than kernels that are compiled, or read from a cache, by the pipeline itself. They lie
     in NUMBA_CACHE_DIR if that is set, else beside the package, else in the user's cache directory,
-    and work on any processor of the architecture.
+    and work on any processor of the architecture. With Spark and Java it also keeps the classes
+    that Spark's JVM loads: a driver on Spark starts in a third less time.
     """
     began = time.monotonic()
     # No more at once than have cores and memory: LLVM takes half a GiB for the largest.
@@ -51,10 +56,11 @@ def precompile() -> None:
     ):
         _each(pool, bars, "compiling kernels", _sampled)
         made = _each(pool, bars, "making libraries", _library)
+        spark = _spark_archive(bars)
     missing = {reason for _, reason in made if reason}
     for reason in missing:
         err.print(f"compiled by numba only: {reason}", highlight=False)
-    for file in sorted(str(file) for file, _ in made if file):
+    for file in sorted(str(file) for file in (*(file for file, _ in made), spark) if file):
         out.print(file, highlight=False, soft_wrap=True)
     err.print(f"kernels are compiled ({time.monotonic() - began:.0f} s)", highlight=False)
 
@@ -89,6 +95,19 @@ def _library(name: str) -> tuple[Path | None, str]:
         return build(name, [call for call in calls if _library_of(call[0].name) == name]), ""
     except NoCompilerError as error:
         return None, str(error)
+
+
+def _spark_archive(bars: Progress) -> Path | None:
+    """Keep the classes of Spark's JVM, where Spark and Java are installed."""
+    home = spark_submit.spark_home()
+    if home is None or not (shutil.which("java") or os.environ.get("JAVA_HOME")):
+        return None
+    bars.add_task("running Spark once", total=None)
+    try:
+        return class_archive.make(home, spark_submit.JAVA_OPTIONS)
+    except DeltaForgeError as error:
+        err.print(f"Spark's classes are not kept: {error}", highlight=False)
+        return None
 
 
 def _library_of(kernel: str) -> str:

@@ -57,6 +57,7 @@ _NOT_RUN = {
     r"token create (ann|ops) .*": "one of several alike",
     r"rewind .*": "needs delivered changes, and servers with such places: tests/engine, tests/cli",
     r"image .*": "tests/cli/test_image.py",
+    r"precompile": "tests/cli/test_precompile.py",
     r"archive .*": "needs an archive of the log: tests/cli",
     r"sinks (give-up|resume|adopt) .*": "needs a sink that is not waited for: tests/cli",
 }

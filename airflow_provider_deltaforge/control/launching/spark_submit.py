@@ -9,13 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import airflow_provider_deltaforge
+from airflow_provider_deltaforge.control.launching import class_archive
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.location import ENVIRONMENT, JOB, StoreLocation
 
 _PACKAGE = Path(airflow_provider_deltaforge.__file__).parent
 _LOOPBACK = "127.0.0.1"
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 """No row crosses the JVM, so it is never hot: without the optimising compiler it starts in about
 half the CPU time. What the user's own options say comes later on the command line, and wins."""
 
@@ -142,7 +143,8 @@ def configuration(master: str) -> Mapping[str, str]:
 
 def java_options() -> str:
     """Return the value of ``JDK_JAVA_OPTIONS`` for Spark's JVM: ours, then the user's own."""
-    return f"{_JAVA_OPTIONS} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()
+    archive = class_archive.options(spark_home())
+    return " ".join([JAVA_OPTIONS, *archive, os.environ.get("JDK_JAVA_OPTIONS", "")]).strip()
 
 
 def words_of(settings: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,62 @@
+"""What drivers that copy and stream have loaded: no compiler, and on Spark the kept classes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import pipeline_run, postgres_run, postgres_shop, shop
+from tests.servers.process import family
+
+STALE = "run `deltaforge precompile`: a kernel was changed since, or its arguments were"
+
+
+def files_of(pid):
+    """Return the names of the files that a process and its children have mapped."""
+    lines = [
+        line
+        for member in family(pid)
+        for line in Path(f"/proc/{member}/maps").read_text().splitlines()
+    ]
+    return {Path(words[5]).name for line in lines if len(words := line.split(maxsplit=5)) > 5}
+
+
+def check(files, master):
+    assert any(name.startswith("libarrow.so") for name in files)
+    assert "libllvmlite.so" not in files, STALE
+    assert any(name.startswith("shared-") for name in files)
+    if master is not None:
+        assert any(name.startswith("spark-") and name.endswith(".jsa") for name in files), STALE
+
+
+@pytest.mark.parametrize(
+    "master",
+    [None, pytest.param("local[2]", marks=pytest.mark.spark)],
+    ids=["process", "spark"],
+)
+def test_a_driver_of_mysql_has_no_compiler(tmp_path, mysql_server, kafka_server, master):
+    name = f"lean_{'spark' if master else 'process'}"
+    run = pipeline_run.run_in(
+        tmp_path, mysql_server, kafka_server, name, master=master, own_process=True
+    )
+    driver = run.start()
+    run.wait_status("running")
+    with shop.Writers(mysql_server, name):
+        run.wait_events(100)
+        files = files_of(driver.pid)
+    assert run.stop(driver) == 0
+
+    check(files, master)
+
+
+def test_a_driver_of_postgres_has_no_compiler(tmp_path, postgres_server, kafka_server):
+    with postgres_run.run_in(
+        tmp_path, postgres_server, kafka_server, "lean", own_process=True
+    ) as run:
+        driver = run.start()
+        run.wait_status("running")
+        with postgres_shop.Writers(postgres_server, "lean"):
+            run.wait_events(100)
+            files = files_of(driver.pid)
+        assert run.stop(driver) == 0
+
+    check(files, None)
