@@ -61,7 +61,7 @@ def _cpu(row: dict[str, Any]) -> float:
 
 def _mib(row: dict[str, Any]) -> float:
     ours = (used for name, used in row["processes"].items() if name.startswith("driver"))
-    return float(sum(used["rss_mib_peak"] for used in ours))
+    return float(sum(used["pss_mib_peak"] for used in ours))
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -193,10 +193,10 @@ with your rows and servers.
 ## A steady load
 
 `./dev.sh bench rates` commits transactions of 20 rows at each rate. Latency is from the source's
-commit to the broker's append. CPU and resident memory are of our processes together, database and
-broker left out; pages that several processes share count in each. Where `events/s` is below the
-rates of 20, 200, 2,000, 10,000 and 20,000 that were asked for, the writer got no more through on
-the same two cores.
+commit to the broker's append. CPU and memory are of our processes together, database and broker
+left out; a page that several processes share counts once. Where `events/s` is below the rates of
+20, 200, 2,000, 10,000 and 20,000 that were asked for, the writer got no more through on the same
+two cores.
 
 {rates}
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -23,6 +24,7 @@ class Sampler:
         self._cpu: dict[tuple[str, int], float] = {}
         self._began: dict[tuple[str, int], float] = {}
         self._peak: dict[str, float] = defaultdict(float)
+        self._shares: dict[str, float] = defaultdict(float)
         self._largest: dict[str, float] = defaultdict(float)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._sample()
@@ -34,7 +36,7 @@ class Sampler:
         self._began = dict(self._cpu)
 
     def stop(self) -> dict[str, dict[str, float]]:
-        """Return CPU seconds and peak resident MiB by name, of all its processes and of one."""
+        """Return CPU seconds and peak MiB by name: shares of shared pages, resident, of one."""
         self._sample()
         self._over.set()
         self._thread.join()
@@ -44,6 +46,7 @@ class Sampler:
         return {
             name: {
                 "cpu_s": round(cpu[name], 2),
+                "pss_mib_peak": round(self._shares[name], 1),
                 "rss_mib_peak": round(self._peak[name], 1),
                 "rss_mib_largest": round(self._largest[name], 1),
             }
@@ -51,11 +54,12 @@ class Sampler:
         }
 
     def _run(self) -> None:
-        while not self._over.wait(0.25):
+        while not self._over.wait(0.5):
             self._sample()
 
     def _sample(self) -> None:
         resident: dict[str, float] = defaultdict(float)
+        shares: dict[str, float] = defaultdict(float)
         for root, pid in self._roots.items():
             with suppress(psutil.Error):
                 process = psutil.Process(pid)
@@ -66,9 +70,20 @@ class Sampler:
                         self._cpu[name, member.pid] = times.user + times.system
                         mib = member.memory_info().rss / MIB
                         resident[name] += mib
+                        shares[name] += pss_mib(member.pid)
                         self._largest[name] = max(self._largest[name], mib)
-        for name, mib in resident.items():
-            self._peak[name] = max(self._peak[name], mib)
+        for peak, now in ((self._peak, resident), (self._shares, shares)):
+            for name, mib in now.items():
+                peak[name] = max(peak[name], mib)
+
+
+def pss_mib(pid: int) -> float:
+    """Return a process's memory in MiB, pages that several share by their shares; 0 without one."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def named(root: str, process: psutil.Process) -> str:
