@@ -9,8 +9,9 @@ rows pass and watches memory; ``processors`` weighs each processor against rende
 any server, ``sensing`` schema sensing, and ``parallelism`` parts of a batch at the same time;
 ``idle`` shows how soon a pipeline obeys and what it costs at rest, ``fleet`` what each of many in
 one application costs; ``behind`` takes a best-effort sink away for a minute; ``verify`` verifies a
-table in three sinks; ``page`` writes ``docs/performance.md`` from the results; the name of a sink
-measures its writer beside a bare client.
+table in three sinks; ``peers`` measures other systems beside ours; ``page`` writes
+``docs/performance.md`` from the results; the name of a sink measures its writer beside a bare
+client.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from benchmarks import (
     idle,
     page,
     parallelism,
+    peers,
     postgres_workload,
     processors,
     sensing,
@@ -66,6 +68,7 @@ _OTHERS = (
     "snapshot",
     "snapshot_memory",
     "verify",
+    "peers",
 )
 _WHOLE = ("drain", "latency", "rates", "starts", "transaction", "copies")
 RESULTS = Path(__file__).parent / "results"
@@ -94,13 +97,20 @@ def main() -> None:
         "snapshot_memory (100,000,000)",
     )
     parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
-    parser.add_argument("--source", choices=sorted(_SOURCES), default="mysql")
+    parser.add_argument(
+        "--source",
+        choices=sorted(_SOURCES),
+        help="mysql; peers: both it and postgres",
+    )
     parser.add_argument("--rate", type=int, default=20_000, help="events/s of latency")
     parser.add_argument("--seconds", type=int, default=20, help="measured time of latency")
     parser.add_argument("--local", action="store_true", help="without Spark")
+    parser.add_argument("--rounds", type=int, default=3, help="of peers")
     parser.add_argument("--archive", action="store_true", help="drain: archive the log as well")
     asked = parser.parse_args()
     asked.events = asked.events or _EVENTS.get(asked.what, 1_000_000)
+    named = [asked.source] if asked.source else ["mysql", "postgres"]
+    asked.source = asked.source or "mysql"
     if asked.what == "render":
         sys.exit(subprocess.call([sys.executable, str(Path(__file__).parent / "render.py")]))
     result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
@@ -120,6 +130,13 @@ def main() -> None:
         "snapshot": partial(snapshot.main, rows=asked.events),
         "snapshot_memory": partial(snapshot.memory, rows=asked.events),
         "verify": partial(verify.main, rows=asked.events),
+        "peers": partial(
+            peers.main,
+            sources=named,
+            rows=asked.events,
+            seconds=asked.seconds,
+            rounds=asked.rounds,
+        ),
     }
     if asked.what in tables:
         tables[asked.what](RESULTS, result | {"machine": whole.machine(), "engine": "process"})

@@ -20,9 +20,19 @@ _COLOURS = {
 }
 
 
+_SYSTEMS = {
+    "ours": "DeltaForge for Airflow and Spark, one process",
+    "ours-spark": "the same, Spark `local[2]`",
+    "deltaforge-rust": "DeltaForge (Rust)",
+    "debezium": "Debezium",
+}
+
+
 def main(_results: Path, _about_this_run: dict[str, Any]) -> None:
     """Write the page and the pictures."""
     text = _TEMPLATE.format(
+        peers=_peers(),
+        debezium=_result("peers")["versions"]["debezium"],
         about=_about(),
         rates=_rates_table(),
         drains=_drain_table(),
@@ -114,6 +124,54 @@ def _starts_table() -> str:
         whole = _result(f"starts-mysql{engine}")["whole"]
         rows.append(["MySQL", where, f"{whole['after_kill_s']:.1f}", f"{whole['cpu_s']:.1f}"])
     return _table(("source", "engine", "seconds", "CPU s"), rows)
+
+
+def _peers() -> str:
+    """Return what ``peers`` measured, and how."""
+    result = _result("peers")
+    rounds = {row["rounds"] for row in result["medians"]}
+    words = (
+        f"`./dev.sh bench peers`, {result['date']}, commit `{result['commit']}`: medians of "
+        f"{min(rounds)} round{'s' if min(rounds) > 1 else ''} in rotating order"
+    )
+    tables = []
+    for what, heads, figures in (
+        (
+            "backlog",
+            ("rows/s", "rows/s, second half", "CPU s per million", "MiB"),
+            ("rows_per_s", "rows_per_s_second_half", "cpu_s_per_million", "pss_mib_peak"),
+        ),
+        *(
+            (
+                f"steady {rate}",
+                ("events/s", "p50 ms", "p99 ms", "CPU s per million", "MiB"),
+                ("written_per_s", "p50_ms", "p99_ms", "cpu_s_per_million", "pss_mib_peak"),
+            )
+            for rate in (2_000, 20_000)
+        ),
+        ("start", ("seconds after kill -9", "CPU s"), ("after_kill_s", "cpu_s")),
+    ):
+        rows = [
+            [
+                _SOURCES[row["source"]],
+                _SYSTEMS[row["system"]],
+                *(f"{row[figure]:,}" if figure in row else "" for figure in figures),
+            ]
+            for source in _SOURCES
+            for system in _SYSTEMS
+            for row in result["medians"]
+            if (row["what"], row["source"], row["system"]) == (what, source, system)
+        ]
+        tables.append(f"**{_PEER_TITLES[what]}**\n\n" + _table(("source", "system", *heads), rows))
+    return words + ".\n\n" + "\n\n".join(tables)
+
+
+_PEER_TITLES = {
+    "backlog": "A backlog of a million rows, in transactions of 64",
+    "steady 2000": "2,000 rows a second, in transactions of 20",
+    "steady 20000": "20,000 rows a second, in transactions of 20",
+    "start": "A start after a kill, at 200 rows a second",
+}
 
 
 def _targets_table() -> str:
@@ -225,8 +283,17 @@ In one process, unless it says Spark.
 {targets}
 
 Small loads are where we cost most: each transaction becomes a batch of its own, and what a batch
-costs is spread over many small steps of Python between the kernels. Other systems are not measured
-here yet.
+costs is spread over many small steps of Python between the kernels.
+
+## Beside other systems
+
+The same servers, rows and broker for all; each system has the settings that its documents advise
+for a backlog and for a short way (`benchmarks/peer_systems.py`), ours its defaults for the steady
+loads. Debezium is {debezium}, with Kafka Connect in one process and a heap of 1 to 2 GiB; ours is
+`deltaforge run`, with what supervises the driver. Latency is from `NOW()` in the row's statement.
+JVMs begin cold in each run; the second half of a backlog is where they are warm.
+
+{peers}
 
 ## Other measurements
 
