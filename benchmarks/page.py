@@ -20,6 +20,7 @@ _COLOURS = {
 }
 
 
+_SOAK = DOCS / "proofs" / "soak.json"
 _SYSTEMS = {
     "ours": "DeltaForge for Airflow and Spark, one process",
     "ours-spark": "the same, Spark `local[2]`",
@@ -38,6 +39,7 @@ def main(_results: Path, _about_this_run: dict[str, Any]) -> None:
         drains=_drain_table(),
         starts=_starts_table(),
         targets=_targets_table(),
+        soak=_soak(),
     )
     (DOCS / "performance.md").write_text(text)
     _plot("p99_ms", "99th percentile, ms", "performance-latency")
@@ -218,6 +220,51 @@ def _targets_table() -> str:
     return _table(("what", "target", "measured", "reached"), rows)
 
 
+def _soak() -> str:
+    """Return what the last long soak showed, and draw it; nothing where there was none."""
+    if not _SOAK.exists():
+        return ""
+    parts = ["## Hours at a steady rate\n"]
+    for case in json.loads(_SOAK.read_text())["cases"]:
+        name = f"performance-soak-{case['engine']}"
+        _plot_soak(case["curve"], name)
+        engine = "one process" if case["engine"] == "local" else "Spark"
+        parts.append(
+            f"`./dev.sh prove soak --hours {case['of_hours']:g}`, {engine}: {case['events']:,} "
+            "rows from MySQL to Kafka exactly once at 5,000/s, with "
+            f"{len(case['done'])} changes of the table, restarts, kills and absences of servers; "
+            f"{case['faults']} events lost, repeated or late. Memory was at most "
+            f"{case['mib_peak']:.0f} MiB and grew by {case['mib_slope_per_hour']:g} MiB an hour "
+            f"(`docs/proofs/soak.json`).\n\n![Memory, waits and lag](images/{name}.svg)\n"
+        )
+    return "\n".join(parts)
+
+
+def _plot_soak(curve: dict[str, list[float | None]], name: str) -> None:
+    from matplotlib import pyplot as plt
+
+    plt.rcParams["svg.fonttype"] = "none"
+    minutes = [(each or 0.0) / 60 for each in curve["s"]]
+    figure, rows = plt.subplots(3, figsize=(7, 6), sharex=True)
+    for axes, label, lines in zip(
+        rows,
+        ("MiB", "commit to append, ms", "lag, ms"),
+        (("mib",), ("p50_ms", "p99_ms"), ("lag_ms",)),
+        strict=True,
+    ):
+        for line in lines:
+            values = [float("nan") if each is None else each for each in curve[line]]
+            axes.plot(minutes, values, linewidth=0.8, label=line.removesuffix("_ms"))
+        axes.set(ylabel=label, yscale="linear" if label == "MiB" else "log")
+        axes.grid(visible=True, alpha=0.3)
+    rows[0].set_ylim(bottom=0)
+    rows[1].legend(fontsize=8)
+    rows[2].set(xlabel="minutes")
+    figure.tight_layout()
+    figure.savefig(DOCS / "images" / f"{name}.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
 def _plot(what: str, label: str, name: str) -> None:
     from matplotlib import pyplot as plt
 
@@ -276,6 +323,7 @@ median of three, and the CPU of that start.
 
 {starts}
 
+{soak}
 ## What we want to reach
 
 In one process, unless it says Spark.

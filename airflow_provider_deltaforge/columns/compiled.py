@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, cached_property, update_wrapper
@@ -79,15 +80,14 @@ class Kernel:
         return self.dispatcher._numba_type_
 
     def _found(self, kinds: Kinds, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        if _recorders:
+        with _lock:  # A library is loaded once.
             for calls in _recorders:
                 calls.append((self, kinds_text(kinds), arguments))
+            for library in () if _recorders else libraries():
+                code = library.code(self, kinds)
+                if code is not None:
+                    return code
             return self.dispatcher  # type: ignore[no-any-return]
-        for library in libraries():
-            code = library.code(self, kinds)
-            if code is not None:
-                return code
-        return self.dispatcher  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         """Look for its code again at the next call."""
@@ -100,6 +100,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 _kernels: list[Kernel] = []
+_lock = threading.Lock()
 
 
 class Intrinsic:
@@ -220,11 +221,12 @@ def manifest_suffix() -> str:
 def library_places() -> list[Path]:
     """Return the directories where libraries may lie."""
     chosen = os.environ.get(_CACHE_DIR)
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     return [
         *([Path(chosen)] if chosen else []),
         Path(__file__).parent / "compiled_kernels",
-        Path(home).expanduser() / "deltaforge",
+        # In a container a user may have no home, of which ``Path.expanduser`` would raise.
+        *([Path(home) / "deltaforge"] if Path(home).is_absolute() else []),
     ]
 
 

@@ -11,7 +11,7 @@ from airflow_provider_deltaforge.control.launching import class_archive, spark_s
 @pytest.fixture(autouse=True)
 def kept_in(tmp_path, monkeypatch):
     """A directory for archives that comes first."""
-    place = tmp_path / "kernels"
+    place = tmp_path / "kept kernels"
     place.mkdir()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(place))
     monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)
@@ -68,7 +68,7 @@ def test_an_archive_that_was_cut_off_is_left_aside(kept_in, tmp_path):
 
     (kept_in / f"{name}-8.jsa").write_bytes(bytes(8))
     assert class_archive.options(home) == (
-        f"-XX:SharedArchiveFile={kept_in}/{name}-8.jsa",
+        f'"-XX:SharedArchiveFile={kept_in}/{name}-8.jsa"',
         "-Xlog:cds*=off",
     )
     assert class_archive.options(tmp_path / "another") == ()

@@ -289,3 +289,33 @@ print(longest < (time.monotonic() - began) / 2, "numba" in sys.modules)
 """
 
     assert run(package, program)[0] == ["True", "False"]
+
+
+def test_threads_that_call_a_kernel_first_load_its_library_once(package, library):
+    """As a decoder and a renderer do, side by side."""
+    program = """
+import sys, threading
+from airflow_provider_deltaforge.columns import compiled
+from airflow_provider_deltaforge.outer import outer
+loaded, load = [], compiled.module_from_spec
+compiled.module_from_spec = lambda spec: (loaded.append(spec), load(spec))[1]
+gate = threading.Barrier(8)
+threads = [threading.Thread(target=lambda: (gate.wait(), outer(1))) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(loaded), outer(1), "numba" in sys.modules)
+"""
+
+    assert run(package, program)[0] == ["1", "10", "False"]
+
+
+def test_a_user_without_a_home_has_no_cache_directory(package):
+    program = """
+import os
+from airflow_provider_deltaforge.columns.compiled import library_places
+os.path.expanduser = lambda path: path  # As for a number that /etc/passwd does not know.
+print(*library_places())
+"""
+    found, _ = run(package, program, XDG_CACHE_HOME="", NUMBA_CACHE_DIR="")
+
+    assert found == [str(package / "columns" / "compiled_kernels")]

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from airflow_provider_deltaforge.columns.compiled import library_places
@@ -37,9 +38,10 @@ def options(home: Path | None) -> Sequence[str]:
         return ()
     for place in library_places():
         for file in place.glob(f"{_name(home)}-*.jsa"):
-            if file.stem.rpartition("-")[2] == str(file.stat().st_size):
-                # Without an archive that fits it starts as well, and need not say so.
-                return (f"-XX:SharedArchiveFile={file}", "-Xlog:cds*=off")
+            with suppress(OSError):
+                if file.stem.rpartition("-")[2] == str(file.stat().st_size):
+                    # Without an archive that fits it starts as well, and need not say so.
+                    return (_word(f"-XX:SharedArchiveFile={file}"), "-Xlog:cds*=off")
     return ()
 
 
@@ -62,13 +64,19 @@ def make(home: Path, java_options: str) -> Path:
             place.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=place, prefix=".new-") as made:
                 new = Path(made) / "spark.jsa"
-                _run(home, f"{java_options} -XX:ArchiveClassesAtExit={new} -Xlog:cds*=off")
+                option = _word(f"-XX:ArchiveClassesAtExit={new}")
+                _run(home, f"{java_options} {option} -Xlog:cds*=off")
                 kept = place / f"{_name(home)}-{new.stat().st_size}.jsa"
                 _remove(place.glob(f"{_name(home)}-*.jsa"))
                 return new.replace(kept)
         except OSError as error:
             refused = error
     raise ArchiveError(f"no directory to keep Spark's classes in: {refused}") from refused
+
+
+def _word(option: str) -> str:
+    """Return an option as a word of ``JDK_JAVA_OPTIONS``."""
+    return f'"{option}"' if any(letter.isspace() for letter in option) else option
 
 
 def _name(home: Path) -> str:
