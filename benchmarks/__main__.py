@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--archive", action="store_true", help="drain: archive the log as well")
     asked = parser.parse_args()
     asked.events = asked.events or _EVENTS.get(asked.what, 1_000_000)
-    named = [asked.source] if asked.source else ["mysql", "postgres"]
+    asked.sources = [asked.source] if asked.source else ["mysql", "postgres"]
     asked.source = asked.source or "mysql"
     if asked.what == "render":
         sys.exit(subprocess.call([sys.executable, str(Path(__file__).parent / "render.py")]))
@@ -125,19 +125,7 @@ def main() -> None:
         result |= {"machine": whole.machine(), "engine": f"spark {master}" if master else "process"}
         exactly_once.main(RESULTS, result, asked.events, master)
         return
-    tables: dict[str, Callable[[Path, dict[str, Any]], None]] = {
-        "fleet": partial(fleet.main, is_local=asked.local),
-        "snapshot": partial(snapshot.main, rows=asked.events),
-        "snapshot_memory": partial(snapshot.memory, rows=asked.events),
-        "verify": partial(verify.main, rows=asked.events),
-        "peers": partial(
-            peers.main,
-            sources=named,
-            rows=asked.events,
-            seconds=asked.seconds,
-            rounds=asked.rounds,
-        ),
-    }
+    tables = _tables(asked)
     if asked.what in tables:
         tables[asked.what](RESULTS, result | {"machine": whole.machine(), "engine": "process"})
         return
@@ -155,6 +143,23 @@ def main() -> None:
     (RESULTS / _name(asked)).write_text(json.dumps(result, indent=2) + "\n")
     _show(result)
     _out.print(f"written to benchmarks/results/{_name(asked)}")
+
+
+def _tables(asked: argparse.Namespace) -> dict[str, Callable[[Path, dict[str, Any]], None]]:
+    """Return what measures several things and writes them down itself."""
+    return {
+        "fleet": partial(fleet.main, is_local=asked.local),
+        "snapshot": partial(snapshot.main, rows=asked.events),
+        "snapshot_memory": partial(snapshot.memory, rows=asked.events),
+        "verify": partial(verify.main, rows=asked.events),
+        "peers": partial(
+            peers.main,
+            sources=asked.sources,
+            rows=asked.events,
+            seconds=asked.seconds,
+            rounds=asked.rounds,
+        ),
+    }
 
 
 def _measured(asked: argparse.Namespace, place: Path) -> dict[str, Any]:

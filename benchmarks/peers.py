@@ -161,8 +161,9 @@ class _Topic:
 
 
 class _Bench:
-    def __init__(self, place: Path, sources: list[_Source], brokers: str) -> None:
-        self._sources = sources
+    def __init__(self, place: Path, sources: list[_Source], broker: Server) -> None:
+        self._sources, self._broker = sources, broker
+        brokers = f"{broker.host}:{broker.port}"
         self._systems = {
             (source.work.SOURCE_TYPE, kind.name): kind(
                 place / f"{kind.name}-{source.work.SOURCE_TYPE}",
@@ -205,6 +206,9 @@ class _Bench:
                     figures = self._start(source, system)
                     yield {**about, "system": system.name, "what": "start", **figures}
 
+    def _servers(self, source: _Source) -> dict[str, int]:
+        return {source.work.SOURCE_TYPE: source.server.pid, "kafka": self._broker.pid}
+
     def _of(self, source: _Source, number: int) -> list[System]:
         found = [
             system for (kind, _), system in self._systems.items() if kind == source.work.SOURCE_TYPE
@@ -245,7 +249,7 @@ class _Bench:
         first, newest = topic.end(), source.newest()
         rows = source.newer(topic.newest())
         began = time.monotonic()
-        sampler = Sampler({"driver": system.start(system.backlog)})
+        sampler = Sampler({"driver": system.start(system.backlog), **self._servers(source)})
         seen: list[tuple[float, int]] = []
         while not seen or seen[-1][1] < first + rows:
             system.check()
@@ -278,7 +282,7 @@ class _Bench:
 
     def _steady(self, source: _Source, system: System, rate: int, seconds: int) -> dict[str, Any]:
         topic = self._topics[system.id]
-        sampler = Sampler({"driver": system.start(system.steady)})
+        sampler = Sampler({"driver": system.start(system.steady), **self._servers(source)})
         self._deliver_some(source, system)
         first = topic.end()
         with source.written(rate):
@@ -343,7 +347,7 @@ def _bench(place: Path, kinds: list[str]) -> Iterator[_Bench]:
                 _drop_slots(source.server)
             servers.append(source.server)
             sources.append(source)
-        bench = _Bench(place, sources, f"{broker.host}:{broker.port}")
+        bench = _Bench(place, sources, broker)
         try:
             yield bench
         finally:
@@ -361,10 +365,17 @@ def _drop_slots(server: Server) -> None:
 
 
 def _usage(used: dict[str, dict[str, float]], rows: int) -> dict[str, Any]:
-    cpu = sum(each["cpu_s"] for each in used.values())
+    ours = [each for name, each in used.items() if name.startswith("driver")]
+    million = 1e6 / max(rows, 1)
     return {
-        "cpu_s_per_million": round(cpu / max(rows, 1) * 1e6, 1),
-        "pss_mib_peak": round(sum(each["pss_mib_peak"] for each in used.values())),
+        "cpu_s_per_million": round(sum(each["cpu_s"] for each in ours) * million, 1),
+        "pss_mib_peak": round(sum(each["pss_mib_peak"] for each in ours)),
+        # One that is busy with itself takes a core from everybody.
+        "servers_cpu_s_per_million": {
+            name: round(each["cpu_s"] * million, 1)
+            for name, each in used.items()
+            if not name.startswith("driver")
+        },
     }
 
 

@@ -12,7 +12,6 @@ and in the user's cache directory, and are looked for in this order.
 
 import hashlib
 import json
-import os
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_deltaforge.columns.source_stamps import stamp_of
+from airflow_provider_deltaforge.columns.kept_code import library_places, stamp_of
 
-_CACHE_DIR = "NUMBA_CACHE_DIR"
 _ARRAY_FLAGS = 0x501
 """Of ``ndarray.flags``: C-contiguous, aligned, writable."""
 _INT64 = 1 << 63
@@ -216,18 +214,6 @@ def libraries() -> tuple[Library, ...]:
 def manifest_suffix() -> str:
     """Return how the text files of this Python's libraries end."""
     return f".{sysconfig.get_config_var('SOABI')}.json"
-
-
-def library_places() -> list[Path]:
-    """Return the directories where libraries may lie."""
-    chosen = os.environ.get(_CACHE_DIR)
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    return [
-        *([Path(chosen)] if chosen else []),
-        Path(__file__).parent / "compiled_kernels",
-        # In a container a user may have no home, of which ``Path.expanduser`` would raise.
-        *([Path(home) / "deltaforge"] if Path(home).is_absolute() else []),
-    ]
 
 
 def kinds_text(kinds: Kinds) -> str:

@@ -26,7 +26,7 @@ from numba.core.caching import (
     UserWideCacheLocator,
 )
 
-from airflow_provider_deltaforge.columns.source_stamps import stamp_of
+from airflow_provider_deltaforge.columns.kept_code import stamp_of
 
 _log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from airflow_provider_deltaforge.columns.compiled import (
     Call,
     Kernel,
     library_file,
-    library_places,
     manifest_suffix,
 )
+from airflow_provider_deltaforge.columns.kept_code import library_places
 from airflow_provider_deltaforge.errors import DeltaForgeError
 
 

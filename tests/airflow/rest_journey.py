@@ -185,9 +185,14 @@ class Journey:
 
     def arrived(self):
         """Return what each run got that rows had scheduled; wait until none is under way."""
-        self.rest.pause(ARRIVED)
-        runs = self.rest.runs(ARRIVED)
-        states = [self.rest.wait_run(ARRIVED, run["dag_run_id"]) for run in runs]
+        while True:
+            runs = self.rest.runs(ARRIVED)
+            states = [self.rest.wait_run(ARRIVED, run["dag_run_id"]) for run in runs]
+            # A run that is queued when its DAG is paused stays queued.
+            self.rest.pause(ARRIVED)
+            if len(self.rest.runs(ARRIVED)) == len(runs):
+                break
+            self.rest.unpause(ARRIVED)
         assert {*states} == {"success"}, runs
         assert {run["run_type"] for run in runs} == {"asset_triggered"}
         return [self.rest.xcom(ARRIVED, run["dag_run_id"], "report") for run in runs]

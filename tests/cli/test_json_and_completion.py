@@ -22,6 +22,7 @@ _DOES = {
     "serve",
     "fleet",
     "image",
+    "precompile",
     "snapshot",
     "pause",
     "resume",

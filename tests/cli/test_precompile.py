@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 
-from airflow_provider_deltaforge.columns.compiled import library_places, manifest_suffix
+from airflow_provider_deltaforge.columns.compiled import manifest_suffix
+from airflow_provider_deltaforge.columns.kept_code import library_places
 
 
 def libraries():

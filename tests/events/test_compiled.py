@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_deltaforge.columns import compiled, source_stamps
+from airflow_provider_deltaforge.columns import compiled, kept_code
 
 OUTER = """
 from airflow_provider_deltaforge.columns.compiled import kernel
@@ -77,7 +77,7 @@ def package(tmp_path):
     (root / "columns").mkdir(parents=True)
     (root / "__init__.py").touch()
     (root / "columns" / "__init__.py").touch()
-    for name in ("compiled", "jit", "library_builder", "source_stamps"):
+    for name in ("compiled", "jit", "library_builder", "kept_code"):
         file = Path(compiled.__file__).with_name(f"{name}.py")
         (root / "columns" / file.name).write_text(file.read_text())
     (root / "errors.py").write_text("class DeltaForgeError(Exception):\n    pass\n")
@@ -164,7 +164,7 @@ def test_code_that_came_with_a_read_only_package_is_used(package, tmp_path):
 def test_every_kernel_of_ours_is_kept_this_way():
     from airflow_provider_deltaforge.sources.mysql.binlog import row_kernel
 
-    stamp = source_stamps.source_stamp(Path(row_kernel.__file__))
+    stamp = kept_code.source_stamp(Path(row_kernel.__file__))
 
     assert row_kernel.decode_rows.dispatcher._cache._cache_file._source_stamp == stamp
 
@@ -312,7 +312,7 @@ print(len(loaded), outer(1), "numba" in sys.modules)
 def test_a_user_without_a_home_has_no_cache_directory(package):
     program = """
 import os
-from airflow_provider_deltaforge.columns.compiled import library_places
+from airflow_provider_deltaforge.columns.kept_code import library_places
 os.path.expanduser = lambda path: path  # As for a number that /etc/passwd does not know.
 print(*library_places())
 """

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from airflow_provider_deltaforge.columns.compiled import library_places
+from airflow_provider_deltaforge.columns.kept_code import library_places
 from airflow_provider_deltaforge.errors import DeltaForgeError
 
 _TRAINING = Path(__file__).parents[2] / "engine" / "spark" / "training.py"

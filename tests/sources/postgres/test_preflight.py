@@ -214,7 +214,8 @@ def test_transactions_that_stay_open_are_named(shop, either):
     assert found.verdict == "warn"
     assert f"session {pid}" in [one["what"] for one in found.data["open"]]
     assert "creating the slot waits" in found.message
-    assert "open_transactions" not in checked(source)
+    again = checked(source).get("open_transactions")  # Others may have one for a moment.
+    assert again is None or f"session {pid}" not in [one["what"] for one in again.data["open"]]
 
 
 def test_a_server_that_does_not_answer_is_a_finding(shop, either):

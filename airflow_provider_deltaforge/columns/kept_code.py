@@ -1,10 +1,12 @@
-"""Digests of the source of modules, by which machine code that was made from it is known."""
+"""Where machine code is kept, and digests of the source that it was made from."""
 
 import hashlib
+import os
 import re
 from functools import cache
 from pathlib import Path
 
+_CACHE_DIR = "NUMBA_CACHE_DIR"
 _PACKAGE = "airflow_provider_deltaforge"
 _ROOT = Path(__file__).parents[2]
 _IMPORT = re.compile(
@@ -50,3 +52,15 @@ def _imported(file: Path, root: Path) -> tuple[Path, ...]:
     places = [root.joinpath(*module.split(".")) for module in modules]
     files = [*(place.with_suffix(".py") for place in places), *(p / "__init__.py" for p in places)]
     return tuple(path for path in files if path.is_file())
+
+
+def library_places() -> list[Path]:
+    """Return the directories where libraries may lie."""
+    chosen = os.environ.get(_CACHE_DIR)
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    return [
+        *([Path(chosen)] if chosen else []),
+        Path(__file__).parent / "compiled_kernels",
+        # In a container a user may have no home, of which ``Path.expanduser`` would raise.
+        *([Path(home) / "deltaforge"] if Path(home).is_absolute() else []),
+    ]
