@@ -83,31 +83,7 @@ _out = Console()
 
 def main() -> None:
     """Measure what was asked for and write it down."""
-    parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
-    parser.add_argument(
-        "what",
-        choices=[*_WHOLE, *_ALONE, *_OTHERS, *sinks.CASES],
-        nargs="?",
-        default="drain",
-    )
-    parser.add_argument(
-        "--events",
-        type=int,
-        help="rows of drain, snapshot and verify (1,000,000), of transaction (5,000,000) and "
-        "snapshot_memory (100,000,000)",
-    )
-    parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
-    parser.add_argument(
-        "--source",
-        choices=sorted(_SOURCES),
-        help="mysql; peers: both it and postgres",
-    )
-    parser.add_argument("--rate", type=int, default=20_000, help="events/s of latency")
-    parser.add_argument("--seconds", type=int, default=20, help="measured time of latency")
-    parser.add_argument("--local", action="store_true", help="without Spark")
-    parser.add_argument("--rounds", type=int, default=3, help="of peers")
-    parser.add_argument("--archive", action="store_true", help="drain: archive the log as well")
-    asked = parser.parse_args()
+    asked = _parser().parse_args()
     asked.events = asked.events or _EVENTS.get(asked.what, 1_000_000)
     asked.sources = [asked.source] if asked.source else ["mysql", "postgres"]
     asked.source = asked.source or "mysql"
@@ -143,6 +119,34 @@ def main() -> None:
     (RESULTS / _name(asked)).write_text(json.dumps(result, indent=2) + "\n")
     _show(result)
     _out.print(f"written to benchmarks/results/{_name(asked)}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="./dev.sh bench", description=__doc__)
+    parser.add_argument(
+        "what",
+        choices=[*_WHOLE, *_ALONE, *_OTHERS, *sinks.CASES],
+        nargs="?",
+        default="drain",
+    )
+    parser.add_argument(
+        "--events",
+        type=int,
+        help="rows of drain, snapshot and verify (1,000,000), of transaction (5,000,000) and "
+        "snapshot_memory (100,000,000)",
+    )
+    parser.add_argument("--kind", choices=["inserts", "mixed"], default="inserts")
+    parser.add_argument(
+        "--source",
+        choices=sorted(_SOURCES),
+        help="mysql; peers: both it and postgres",
+    )
+    parser.add_argument("--rate", type=int, default=20_000, help="events/s of latency")
+    parser.add_argument("--seconds", type=int, default=20, help="measured time of latency")
+    parser.add_argument("--local", action="store_true", help="without Spark")
+    parser.add_argument("--rounds", type=int, default=3, help="of peers")
+    parser.add_argument("--archive", action="store_true", help="drain: archive the log as well")
+    return parser
 
 
 def _tables(asked: argparse.Namespace) -> dict[str, Callable[[Path, dict[str, Any]], None]]:
