@@ -33,7 +33,6 @@ def main(_results: Path, _about_this_run: dict[str, Any]) -> None:
     """Write the page and the pictures."""
     text = _TEMPLATE.format(
         peers=_peers(),
-        debezium=_result("peers")["versions"]["debezium"],
         about=_about(),
         rates=_rates_table(),
         drains=_drain_table(),
@@ -129,7 +128,12 @@ def _starts_table() -> str:
 
 
 def _peers() -> str:
-    """Return what ``peers`` measured, and how."""
+    """Return what ``peers`` measured, and how; that there is nothing yet, where it was not run."""
+    if not (RESULTS / "peers.json").exists():
+        return (
+            "`./dev.sh bench peers` measures Debezium and the Rust DeltaForge beside us; its "
+            "figures are not here yet."
+        )
     result = _result("peers")
     rounds = {row["rounds"] for row in result["medians"]}
     words = (
@@ -165,9 +169,17 @@ def _peers() -> str:
             if (row["what"], row["source"], row["system"]) == (what, source, system)
         ]
         tables.append(f"**{_PEER_TITLES[what]}**\n\n" + _table(("source", "system", *heads), rows))
-    return words + ".\n\n" + "\n\n".join(tables)
+    about = _ABOUT_PEERS.format(debezium=result["versions"]["debezium"])
+    return f"{about}\n{words}.\n\n" + "\n\n".join(tables) + "\n"
 
 
+_ABOUT_PEERS = """\
+The same servers, rows and broker for all; each system has the settings that its documents advise
+for a backlog and for a short way (`benchmarks/peer_systems.py`), ours its defaults for the steady
+loads. Debezium is {debezium}, with Kafka Connect in one process and a heap of 1 to 2 GiB; ours is
+`deltaforge run`, with what supervises the driver. Latency is from `NOW()` in the row's statement.
+JVMs begin cold in each run; the second half of a backlog is where they are warm.
+"""
 _PEER_TITLES = {
     "backlog": "A backlog of a million rows, in transactions of 64",
     "steady 2000": "2,000 rows a second, in transactions of 20",
@@ -334,12 +346,6 @@ Small loads are where we cost most: each transaction becomes a batch of its own,
 costs is spread over many small steps of Python between the kernels.
 
 ## Beside other systems
-
-The same servers, rows and broker for all; each system has the settings that its documents advise
-for a backlog and for a short way (`benchmarks/peer_systems.py`), ours its defaults for the steady
-loads. Debezium is {debezium}, with Kafka Connect in one process and a heap of 1 to 2 GiB; ours is
-`deltaforge run`, with what supervises the driver. Latency is from `NOW()` in the row's statement.
-JVMs begin cold in each run; the second half of a backlog is where they are warm.
 
 {peers}
 
