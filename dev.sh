@@ -227,6 +227,7 @@ setup() {
     say "setting up $VENV: about 1.5 GB, a few minutes the first time; log in $SETUP_LOG"
     rm -f "$VENV/.installed"
     install_package
+    rm -f "$VENV/.precompiled"  # Other releases may have come.
     printf '%s' "$want" >"$VENV/.installed"
     precompile
 }

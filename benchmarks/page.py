@@ -20,6 +20,8 @@ _COLOURS = {
 }
 
 
+_PICTURE = {"svg.fonttype": "none", "svg.hashsalt": "deltaforge"}
+"""Texts stay texts, and the same figures make the same file."""
 _SOAK = DOCS / "proofs" / "soak.json"
 _SYSTEMS = {
     "ours": "DeltaForge for Airflow and Spark, one process",
@@ -168,9 +170,12 @@ def _peers() -> str:
             for row in result["medians"]
             if (row["what"], row["source"], row["system"]) == (what, source, system)
         ]
-        tables.append(f"**{_PEER_TITLES[what]}**\n\n" + _table(("source", "system", *heads), rows))
+        if rows:
+            tables.append(
+                f"**{_PEER_TITLES[what]}**\n\n" + _table(("source", "system", *heads), rows)
+            )
     about = _ABOUT_PEERS.format(debezium=result["versions"]["debezium"])
-    return f"{about}\n{words}.\n\n" + "\n\n".join(tables) + "\n"
+    return f"{about}\n{words}.\n\n" + "\n\n".join(tables)
 
 
 _ABOUT_PEERS = """\
@@ -249,13 +254,13 @@ def _soak() -> str:
             f"{case['mib_peak']:.0f} MiB and grew by {case['mib_slope_per_hour']:g} MiB an hour "
             f"(`docs/proofs/soak.json`).\n\n![Memory, waits and lag](images/{name}.svg)\n"
         )
-    return "\n".join(parts)
+    return "\n".join(parts) + "\n"
 
 
 def _plot_soak(curve: dict[str, list[float | None]], name: str) -> None:
     from matplotlib import pyplot as plt
 
-    plt.rcParams["svg.fonttype"] = "none"
+    plt.rcParams.update(_PICTURE)
     minutes = [(each or 0.0) / 60 for each in curve["s"]]
     figure, rows = plt.subplots(3, figsize=(7, 6), sharex=True)
     for axes, label, lines in zip(
@@ -280,7 +285,7 @@ def _plot_soak(curve: dict[str, list[float | None]], name: str) -> None:
 def _plot(what: str, label: str, name: str) -> None:
     from matplotlib import pyplot as plt
 
-    plt.rcParams["svg.fonttype"] = "none"  # Texts stay texts.
+    plt.rcParams.update(_PICTURE)
     figure, axes = plt.subplots(figsize=(7, 3.6))
     for source, title in _SOURCES.items():
         for engine, where in _ENGINES.items():
@@ -335,8 +340,7 @@ median of three, and the CPU of that start.
 
 {starts}
 
-{soak}
-## What we want to reach
+{soak}## What we want to reach
 
 In one process, unless it says Spark.
 

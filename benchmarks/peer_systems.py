@@ -58,6 +58,20 @@ class System:
         """Write what the system reads, and return its command line."""
         raise NotImplementedError
 
+    def _write_document(self, source: Any, sink: Any, **more: Any) -> None:
+        """Write ``pipeline.yaml``, as both that are called DeltaForge read it."""
+        document = {
+            "apiVersion": "deltaforge/v1",
+            "kind": "Pipeline",
+            "metadata": {"name": self.id, "tenant": "bench"},
+            "spec": {
+                "source": {"type": self.work.SOURCE_TYPE, "config": source},
+                "sinks": [{"type": "kafka", "config": sink}],
+                **more,
+            },
+        }
+        (self.place / "pipeline.yaml").write_text(json.dumps(document))
+
     def start(self, settings: Mapping[str, Any]) -> int:
         """Start it; return its process id."""
         with (self.place / "log").open("ab") as log:
@@ -117,17 +131,7 @@ class Ours(System):
         if "slot" in source:
             source["slot"] = self.id.replace("-", "_")
         sink = {"id": "kafka", "brokers": self.brokers, "topic": self.topic}
-        document = {
-            "apiVersion": "deltaforge/v1",
-            "kind": "Pipeline",
-            "metadata": {"name": self.id, "tenant": "bench"},
-            "spec": {
-                "source": {"type": self.work.SOURCE_TYPE, "config": source},
-                "batch": settings,
-                "sinks": [{"type": "kafka", "config": sink}],
-            },
-        }
-        (self.place / "pipeline.yaml").write_text(json.dumps(document))
+        self._write_document(source, sink, batch=settings)
         program = [sys.executable, "-m", "airflow_provider_deltaforge.cli.app", "run"]
         store = f"sqlite:///{self.place}/state.db"
         return [*program, "pipeline.yaml", *self.engine, "--store", store, "--api-addr", "off"]
@@ -167,20 +171,14 @@ class Rust(System):
             "encoding": "json",
             "client_conf": {"linger.ms": "0"},
         }
-        document = {
-            "apiVersion": "deltaforge/v1",
-            "kind": "Pipeline",
-            "metadata": {"name": self.id, "tenant": "bench"},
-            "spec": {
-                "source": {"type": self.work.SOURCE_TYPE, "config": source},
-                "processors": [],
-                "sinks": [{"type": "kafka", "config": sink}],
-                "schema_sensing": {"enabled": False},
-                "commit_policy": {"mode": "required"},
-                "batch": settings,
-            },
-        }
-        (self.place / "pipeline.yaml").write_text(json.dumps(document))
+        self._write_document(
+            source,
+            sink,
+            batch=settings,
+            processors=[],
+            schema_sensing={"enabled": False},
+            commit_policy={"mode": "required"},
+        )
         self._port = free_port()
         rest = ["--api-addr", f"127.0.0.1:{self._port}", "--metrics-addr", "127.0.0.1:0"]
         store = ["--storage-path", str(self.place / "deltaforge.db")]

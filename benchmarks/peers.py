@@ -12,7 +12,6 @@ import os
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -30,13 +29,15 @@ from rich.table import Table
 from benchmarks import postgres_workload, workload
 from benchmarks.peer_systems import DEBEZIUM, System, systems
 from benchmarks.processes import Sampler, wait_until
-from benchmarks.whole import write_steadily
+from benchmarks.whole import written_steadily
 from tests.servers import kafka, mysql, postgres
 from tests.servers.process import Server
 
 RATES = (2_000, 20_000)
 _START_RATE, _STARTS = 200, 3
-_WARM_S, _SETTLE_S, _POLL_S = 15.0, 2.0, 0.1
+_WARM_S, _POLL_S = 15.0, 0.1
+_SAVED_S = 6.0
+"""By then a position is saved: Connect does so every five seconds."""
 _IN_ALL = ("rows_per_s", "rows_per_s_second_half", "written_per_s", "p50_ms", "p99_ms", "max_ms")
 _FIGURES = (*_IN_ALL, "after_kill_s", "cpu_s", "cpu_s_per_million", "pss_mib_peak")
 _out = Console()
@@ -105,18 +106,6 @@ class _Source:
         with self.work.writer(self.server) as connection, connection.cursor() as cursor:
             cursor.execute(query)
             return int(cursor.fetchone()[0] or 0)
-
-    @contextmanager
-    def written(self, rate: int) -> Iterator[None]:
-        over = threading.Event()
-        work = (self.work, self.server, rate, over)
-        writer = threading.Thread(target=write_steadily, args=work, daemon=True)
-        writer.start()
-        try:
-            yield
-        finally:
-            over.set()
-            writer.join()
 
 
 class _Topic:
@@ -220,7 +209,7 @@ class _Bench:
         system.start(system.backlog)
         self._deliver_some(source, system)
         self._await_newest(system, source.newest())
-        time.sleep(_SETTLE_S + 4)  # Connect saves its position every five seconds.
+        time.sleep(_SAVED_S)
         system.stop()
 
     def _deliver_some(self, source: _Source, system: System) -> None:
@@ -262,7 +251,7 @@ class _Bench:
         used = sampler.stop()
         self._await_newest(system, newest)
         end = topic.end()
-        time.sleep(_SETTLE_S + 4)
+        time.sleep(_SAVED_S)
         system.stop()
         appended = [topic.read(at, at + 1)[0][0] for at in (first, end - 1)]
         seconds = (appended[1] - appended[0]) / 1000
@@ -285,14 +274,14 @@ class _Bench:
         sampler = Sampler({"driver": system.start(system.steady), **self._servers(source)})
         self._deliver_some(source, system)
         first = topic.end()
-        with source.written(rate):
+        with written_steadily(source.work, source.server, rate):
             time.sleep(_WARM_S)
             sampler.reset()
             from_ms = time.time() * 1000
             time.sleep(seconds)
             until_ms, used = time.time() * 1000, sampler.stop()
         self._await_newest(system, source.newest())
-        time.sleep(_SETTLE_S + 4)
+        time.sleep(_SAVED_S)
         system.stop()
         waits = [
             appended - created
@@ -315,7 +304,7 @@ class _Bench:
         cpu: list[float] = []
         system.start(system.steady)
         self._deliver_some(source, system)
-        with source.written(_START_RATE):
+        with written_steadily(source.work, source.server, _START_RATE):
             for _ in range(_STARTS):
                 system.kill()
                 before, began = topic.end(), time.monotonic()
@@ -324,7 +313,7 @@ class _Bench:
                 seconds.append(time.monotonic() - began)
                 cpu.append(sum(used["cpu_s"] for used in sampler.stop().values()))
         self._await_newest(system, source.newest())
-        time.sleep(_SETTLE_S + 4)
+        time.sleep(_SAVED_S)
         system.stop()
         return {
             "after_kill_s": round(statistics.median(seconds), 2),

@@ -7,7 +7,6 @@ import os
 import signal
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ import psutil
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.processes import Sampler, wait_until
-from benchmarks.whole import Pipeline, write_steadily
+from benchmarks.whole import Pipeline, written_steadily
 from tests.servers.process import Server
 
 _RATE, _ROUNDS = 200, 3
@@ -29,7 +28,7 @@ def measure(pipeline: Pipeline, server: Server, master: str | None) -> dict[str,
     seconds: list[float] = []
     cpu: list[float] = []
     processes: dict[str, dict[str, float]] = {}
-    with _written(pipeline, server), _topic(pipeline) as watched:
+    with written_steadily(pipeline.work, server, _RATE), _topic(pipeline) as watched:
         for _ in range(_ROUNDS + 1):
             before = watched.get_watermark_offsets(_partition(pipeline))[1]
             begun = time.perf_counter()
@@ -61,20 +60,6 @@ def _topic(pipeline: Pipeline) -> Iterator[Consumer]:
         yield consumer
     finally:
         consumer.close()
-
-
-@contextmanager
-def _written(pipeline: Pipeline, server: Server) -> Iterator[None]:
-    over = threading.Event()
-    writer = threading.Thread(
-        target=write_steadily, args=(pipeline.work, server, _RATE, over), daemon=True
-    )
-    writer.start()
-    try:
-        yield
-    finally:
-        over.set()
-        writer.join()
 
 
 def _kill(driver: "subprocess.Popen[bytes]") -> None:

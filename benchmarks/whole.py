@@ -262,26 +262,31 @@ def _lags(pipeline: Pipeline, is_over: Callable[[float], bool]) -> list[int]:
 @contextmanager
 def _written_to(pipeline: Pipeline, server: Server, rate: int, master: str | None) -> Iterator[int]:
     """Run a pipeline from the log's end beside a steady writer; yields the driver's process id."""
-    over = threading.Event()
     pipeline.begin_at(pipeline.source.head())
     with pipeline.running(master) as driver:
         wait_until(
             lambda: (progress := pipeline.control.progress()) and progress.status == "running"
         )
-        writing = (pipeline.work, server, rate, over)
-        writer = threading.Thread(target=write_steadily, args=writing, daemon=True)
-        writer.start()
-        wait_until(lambda: pipeline.events() > rate)
-        try:
+        with written_steadily(pipeline.work, server, rate):
+            wait_until(lambda: pipeline.events() > rate)
             yield driver
-        finally:
-            over.set()
-            writer.join()
-            time.sleep(1)  # What was written last arrives.
+        time.sleep(1)  # What was written last arrives.
 
 
-def write_steadily(work: ModuleType, server: Server, rate: int, over: threading.Event) -> None:
-    """Commit transactions of 20 rows at ``rate`` rows per second."""
+@contextmanager
+def written_steadily(work: ModuleType, server: Server, rate: int) -> Iterator[None]:
+    """Commit transactions of 20 rows at ``rate`` rows per second, in a thread."""
+    over = threading.Event()
+    writer = threading.Thread(target=_write, args=(work, server, rate, over), daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        writer.join()
+
+
+def _write(work: ModuleType, server: Server, rate: int, over: threading.Event) -> None:
     rows = 20
     with work.writer(server) as connection:
         began, sent = time.perf_counter(), 0

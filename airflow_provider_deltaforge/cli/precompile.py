@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from airflow_provider_deltaforge.cli.options import err, out
 from airflow_provider_deltaforge.control.launching import class_archive, spark_submit
-from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
 
 _PACKAGE = "airflow_provider_deltaforge"
 _SHARED = "shared"
@@ -47,15 +48,20 @@ def precompile() -> None:
     that Spark's JVM loads: a driver on Spark starts in a third less time.
     """
     began = time.monotonic()
-    # No more at once than have cores and memory: LLVM takes half a GiB for the largest.
     at_once = min(len(_SAMPLES), psutil.cpu_count() or 1)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with (
         ProcessPoolExecutor(at_once, get_context("spawn")) as pool,
         Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bars,
     ):
-        _each(pool, bars, "compiling kernels", _sampled)
-        made = _each(pool, bars, "making libraries", _library)
+        try:
+            _each(pool, bars, "compiling kernels", _sampled)
+            made = _each(pool, bars, "making libraries", _library)
+        except BrokenProcessPool as error:
+            raise RetryableError(
+                f"a compiler ended before its time; {at_once} at once take up to half a GiB each, "
+                "and what was compiled is kept: give it more memory and call it again"
+            ) from error
         spark = _spark_archive(bars)
     missing = {reason for _, reason in made if reason}
     for reason in missing:
@@ -85,7 +91,7 @@ def _sampled(library: str) -> None:
 def _library(name: str) -> tuple[Path | None, str]:
     """Make a library; return its manifest, or why there is none."""
     from airflow_provider_deltaforge.columns import compiled
-    from airflow_provider_deltaforge.columns.library_builder import NoCompilerError, build
+    from airflow_provider_deltaforge.columns.library_builder import build
 
     with compiled.recorded() as calls:
         # Sources call shared kernels in their own ways.
@@ -93,7 +99,7 @@ def _library(name: str) -> tuple[Path | None, str]:
             _sampled(library)
     try:
         return build(name, [call for call in calls if _library_of(call[0].name) == name]), ""
-    except NoCompilerError as error:
+    except (DeltaForgeError, OSError) as error:
         return None, str(error)
 
 
@@ -105,7 +111,7 @@ def _spark_archive(bars: Progress) -> Path | None:
     bars.add_task("running Spark once", total=None)
     try:
         return class_archive.make(home, spark_submit.JAVA_OPTIONS)
-    except DeltaForgeError as error:
+    except (DeltaForgeError, OSError) as error:
         err.print(f"Spark's classes are not kept: {error}", highlight=False)
         return None
 

@@ -3,6 +3,9 @@
 import hashlib
 import os
 import re
+import shutil
+import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -64,3 +67,35 @@ def library_places() -> list[Path]:
         # In a container a user may have no home, of which ``Path.expanduser`` would raise.
         *([Path(home) / "deltaforge"] if Path(home).is_absolute() else []),
     ]
+
+
+def keep(files: Mapping[str, Path], old: str) -> Path:
+    """Copy files to the first of ``library_places`` that can be written, and return that.
+
+    They appear there one after the other in their order, each whole; a process goes on with what it
+    has loaded of the old ones.
+
+    Args:
+        files: name there to file.
+        old: a pattern of names; what fits it and is none of the files is removed.
+
+    Raises:
+        OSError: no place can be written.
+    """
+    refused: OSError | None = None
+    for place in library_places():
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place, prefix=".new-") as arriving:
+                for name, file in files.items():
+                    Path(shutil.copyfile(file, Path(arriving) / name)).replace(place / name)
+        except OSError as error:
+            refused = error
+            continue
+        for file in place.glob(old):
+            if file.name not in files:
+                file.unlink(missing_ok=True)
+        return place
+    raise OSError(
+        f"compiled code can be kept nowhere: {refused}; set {_CACHE_DIR} to a writable directory"
+    ) from refused

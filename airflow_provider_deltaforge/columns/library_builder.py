@@ -4,7 +4,6 @@ numba's ahead-of-time compiler makes them; it wants a C compiler and Python's he
 """
 
 import json
-import os
 import tempfile
 import warnings
 from collections import defaultdict
@@ -19,7 +18,7 @@ from airflow_provider_deltaforge.columns.compiled import (
     library_file,
     manifest_suffix,
 )
-from airflow_provider_deltaforge.columns.kept_code import library_places
+from airflow_provider_deltaforge.columns.kept_code import keep
 from airflow_provider_deltaforge.errors import DeltaForgeError
 
 
@@ -39,6 +38,7 @@ def build(name: str, calls: Iterable[Call]) -> Path:
 
     Raises:
         NoCompilerError: no C compiler, or no headers of Python.
+        OSError: no place can be written.
     """
     with warnings.catch_warnings():
         # "Pending deprecation" until there is something else; where it is gone, kernels are
@@ -60,8 +60,16 @@ def build(name: str, calls: Iterable[Call]) -> Path:
         library.output_dir, library.output_file = made, f"{module}.so"
         with patch("numba.pycc.compiler.Flags", _flags):
             _compiled(library)
-        content = (Path(made) / f"{module}.so").read_bytes()
-    return _kept(name, {"module": module, "kernels": kernels}, content)
+        code, manifest = Path(made) / f"{module}.so", Path(made) / "manifest"
+        file, suffix = library_file(name, code.read_bytes()), manifest_suffix()
+        content = {"module": module, "file": file, "kernels": kernels}
+        manifest.write_text(json.dumps(content, indent=1, sort_keys=True))
+        # The manifest comes last: it names the other.
+        place = keep(
+            {file: code, f"{name}{suffix}": manifest},
+            old=f"{name}-*{suffix.removesuffix('.json')}.so",
+        )
+    return place / f"{name}{suffix}"
 
 
 def _exported(library: Any, calls: Iterable[Call]) -> dict[str, Any]:
@@ -110,36 +118,3 @@ def _compiled(library: Any) -> None:
         raise NoCompilerError(
             f"kernels cannot be made ahead here: {error}; are the headers of Python installed?"
         ) from error
-
-
-def _kept(name: str, manifest: dict[str, Any], content: bytes) -> Path:
-    """Write a library where it will be looked for first and may be written; return its manifest."""
-    file, suffix = library_file(name, content), manifest_suffix()
-    text = json.dumps({**manifest, "file": file}, indent=1, sort_keys=True)
-    refused: OSError | None = None
-    for place in library_places():
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            _replace(place / file, content)
-            _replace(place / f"{name}{suffix}", text.encode())
-        except OSError as error:
-            refused = error
-            continue
-        for old in place.glob(f"{name}-*{suffix.removesuffix('.json')}.so"):
-            if old.name != file:
-                old.unlink(missing_ok=True)
-        return place / f"{name}{suffix}"
-    raise NoCompilerError(f"no directory to keep kernels in: {refused}") from refused
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole, beside the old one: a process may have that one loaded."""
-    handle, new = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(new).chmod(0o644)
-        Path(new).replace(path)
-    except BaseException:
-        Path(new).unlink(missing_ok=True)
-        raise

@@ -67,3 +67,39 @@ def test_large_blocks_go_back_to_the_system():
         check=True,
     )
     assert int(held.stdout) < 20
+
+
+ARENAS = """
+import ctypes, sys, threading
+from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
+if sys.argv[1] == "lean":
+    stay_lean()
+library = ctypes.CDLL(None)
+library.malloc.restype = library.fdopen.restype = ctypes.c_void_p
+gate = threading.Barrier(12)
+def use_memory():
+    gate.wait()  # A thread takes an arena when it wants memory while others live.
+    library.malloc(1000)
+    gate.wait()
+threads = [threading.Thread(target=use_memory) for _ in range(12)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+out = ctypes.c_void_p(library.fdopen(1, b"w"))
+library.malloc_info(0, out)
+library.fflush(out)
+"""
+
+
+def arenas(how):
+    outcome = subprocess.run(
+        [sys.executable, "-c", ARENAS, how],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return outcome.stdout.count("<heap nr=")
+
+
+def test_threads_share_two_arenas():
+    assert arenas("lean") <= 2 < arenas("as it comes")

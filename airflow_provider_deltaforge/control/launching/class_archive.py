@@ -12,11 +12,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from airflow_provider_deltaforge.columns.kept_code import library_places
+from airflow_provider_deltaforge.columns.kept_code import keep, library_places
 from airflow_provider_deltaforge.errors import DeltaForgeError
 
 _TRAINING = Path(__file__).parents[2] / "engine" / "spark" / "training.py"
@@ -56,22 +56,15 @@ def make(home: Path, java_options: str) -> Path:
         The archive.
 
     Raises:
-        ArchiveError: the application failed, or no directory is writable.
+        ArchiveError: the application failed.
+        OSError: no place can be written.
     """
-    refused: OSError | None = None
-    for place in library_places():
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place, prefix=".new-") as made:
-                new = Path(made) / "spark.jsa"
-                option = _word(f"-XX:ArchiveClassesAtExit={new}")
-                _run(home, f"{java_options} {option} -Xlog:cds*=off")
-                kept = place / f"{_name(home)}-{new.stat().st_size}.jsa"
-                _remove(place.glob(f"{_name(home)}-*.jsa"))
-                return new.replace(kept)
-        except OSError as error:
-            refused = error
-    raise ArchiveError(f"no directory to keep Spark's classes in: {refused}") from refused
+    with tempfile.TemporaryDirectory(prefix="deltaforge-classes-") as made:
+        archive = Path(made) / "spark.jsa"
+        option = _word(f"-XX:ArchiveClassesAtExit={archive}")
+        _run(home, f"{java_options} {option} -Xlog:cds*=off")
+        name = f"{_name(home)}-{archive.stat().st_size}.jsa"
+        return keep({name: archive}, old=f"{_name(home)}-*.jsa") / name
 
 
 def _word(option: str) -> str:
@@ -86,24 +79,22 @@ def _name(home: Path) -> str:
 def _run(home: Path, java_options: str) -> None:
     submit = [str(home / "bin" / "spark-submit"), "--master", "local[2]"]
     settings = ("spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1")
-    done = subprocess.run(  # noqa: S603 - Spark's own command
-        [*submit, *(word for each in settings for word in ("--conf", each)), str(_TRAINING)],
-        env={
-            **os.environ,
-            "SPARK_HOME": str(home),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "JDK_JAVA_OPTIONS": java_options,
-        },
-        timeout=_LIMIT_S,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - Spark's own command
+            [*submit, *(word for each in settings for word in ("--conf", each)), str(_TRAINING)],
+            env={
+                **os.environ,
+                "SPARK_HOME": str(home),
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+                "JDK_JAVA_OPTIONS": java_options,
+            },
+            timeout=_LIMIT_S,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ArchiveError(f"Spark could not be started: {error}") from error
     if done.returncode != 0:
         raise ArchiveError(f"Spark could not be started: {done.stderr.strip()[-_WORDS:]}")
-
-
-def _remove(files: Iterable[Path]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)

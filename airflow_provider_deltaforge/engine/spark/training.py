@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame
 
 from airflow_provider_deltaforge.engine.spark.session import session
 
+_LOOK_S = 0.1
+
 
 def main() -> None:
     """Run a lane's job in a streaming query, and a copy's in a batch."""
@@ -28,7 +30,8 @@ def main() -> None:
         context.setJobGroup("training", "a copy")
         list(context.parallelize([[0]], 1).mapPartitions(iter).toLocalIterator())
         context.cancelJobGroup("training")
-        done.wait()
+        while query.isActive and not done.wait(_LOOK_S):
+            pass
         query.stop()
     spark.stop()
 
