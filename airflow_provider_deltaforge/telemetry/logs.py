@@ -99,7 +99,7 @@ def recent_lines() -> RecentLines:
     return scope.recent if scope is not None else RECENT
 
 
-class _Printed(logging.StreamHandler[TextIO]):
+class _Printed(logging.StreamHandler):  # type: ignore[type-arg]  # not in Python 3.10
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and remember it; a pipeline's is written to its own file as well."""
         line = super().format(record)

@@ -319,3 +319,19 @@ print(*library_places())
     found, _ = run(package, program, XDG_CACHE_HOME="", NUMBA_CACHE_DIR="")
 
     assert found == [str(package / "columns" / "compiled_kernels")]
+
+
+def test_what_is_interrupted_between_two_files_leaves_the_old_library(tmp_path, monkeypatch):
+    """The manifest comes last, and what it named before stays until then."""
+    monkeypatch.setattr(kept_code, "library_places", lambda: [tmp_path / "place"])
+    code, manifest, never = tmp_path / "code", tmp_path / "manifest", tmp_path / "never written"
+    code.write_bytes(b"code")
+    manifest.write_text("{}")
+    place = kept_code.keep({"small-1.so": code, "small.json": manifest}, old="small-*.so")
+
+    with pytest.raises(OSError, match=r"kept nowhere: .*set NUMBA_CACHE_DIR"):
+        kept_code.keep({"small-2.so": code, "small.json": never}, old="small-*.so")
+    assert {file.name for file in place.iterdir()} == {"small-1.so", "small-2.so", "small.json"}
+
+    kept_code.keep({"small-2.so": code, "small.json": manifest}, old="small-*.so")
+    assert {file.name for file in place.iterdir()} == {"small-2.so", "small.json"}
