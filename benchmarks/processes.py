@@ -4,7 +4,6 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
@@ -68,22 +67,14 @@ class Sampler:
                         name = named(root, member)
                         times = member.cpu_times()
                         self._cpu[name, member.pid] = times.user + times.system
-                        mib = member.memory_info().rss / MIB
+                        used = member.memory_full_info()
+                        mib = used.rss / MIB
                         resident[name] += mib
-                        shares[name] += pss_mib(member.pid)
+                        shares[name] += used.pss / MIB
                         self._largest[name] = max(self._largest[name], mib)
         for peak, now in ((self._peak, resident), (self._shares, shares)):
             for name, mib in now.items():
                 peak[name] = max(peak[name], mib)
-
-
-def pss_mib(pid: int) -> float:
-    """Return a process's memory in MiB, pages that several share by their shares; 0 without one."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def named(root: str, process: psutil.Process) -> str:
