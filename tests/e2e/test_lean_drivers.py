@@ -1,4 +1,4 @@
-"""What drivers that copy and stream have loaded: no compiler, and on Spark the kept classes."""
+"""What drivers have loaded: no compiler and no pandas, and on Spark the kept classes."""
 
 from pathlib import Path
 
@@ -11,21 +11,23 @@ STALE = "run `deltaforge precompile`: a kernel was changed since, or its argumen
 
 
 def files_of(pid):
-    """Return the names of the files that a process and its children have mapped."""
+    """Return the files that a process and its children have mapped."""
     lines = [
         line
         for member in family(pid)
         for line in Path(f"/proc/{member}/maps").read_text().splitlines()
     ]
-    return {Path(words[5]).name for line in lines if len(words := line.split(maxsplit=5)) > 5}
+    return {Path(words[5]) for line in lines if len(words := line.split(maxsplit=5)) > 5}
 
 
 def check(files, master):
-    assert any(name.startswith("libarrow.so") for name in files)
-    assert "libllvmlite.so" not in files, STALE
-    assert any(name.startswith("shared-") for name in files)
+    names = {file.name for file in files}
+    assert any(name.startswith("libarrow.so") for name in names)
+    assert "libllvmlite.so" not in names, STALE
+    assert not any("pandas" in file.parts for file in files)
+    assert any(name.startswith("shared-") for name in names)
     if master is not None:
-        assert any(name.startswith("spark-") and name.endswith(".jsa") for name in files), STALE
+        assert any(name.startswith("spark-") and name.endswith(".jsa") for name in names), STALE
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ clients have new threads whenever they connect again.
 
 import ctypes
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 
 import pyarrow as pa
@@ -31,21 +32,24 @@ def stay_lean() -> None:
     For processes that are ours alone, at their start: pyarrow looks for pandas only once, and in a
     user's Spark session pandas' objects may well be given to it.
     """
-    _leave_pandas_out()
+    with without_pandas():
+        pa.array([])
     with suppress(OSError, AttributeError):  # Another C library decides for itself.
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
         library.mallopt(_ARENA_MAX, _ARENAS)
 
 
-def _leave_pandas_out() -> None:
-    """Hide pandas from pyarrow; code that imports pandas later still gets it."""
+@contextmanager
+def without_pandas() -> Iterator[None]:
+    """Hide pandas from what looks for it meanwhile; code that imports it later still gets it."""
     if "pandas" in sys.modules:
+        yield
         return
     absent = _Absent()
     sys.meta_path.insert(0, absent)
     try:
-        pa.array([])
+        yield
     finally:
         sys.meta_path.remove(absent)
 

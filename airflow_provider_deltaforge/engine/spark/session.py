@@ -3,10 +3,12 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from airflow_provider_deltaforge.engine.base.process_memory import without_pandas
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.location import EXECUTOR_VARIABLES
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -29,6 +31,9 @@ _SETTINGS = {
 
 def session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """Return the application's session; ``spark-submit`` or ``settings`` decide where it runs."""
+    with without_pandas():
+        # With its first call into the JVM, PySpark imports its tools for tests, which load pandas.
+        import_module("pyspark.testing.utils")
     builder = SparkSession.builder.appName(app_name)
     for key, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
