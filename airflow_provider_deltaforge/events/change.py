@@ -15,6 +15,7 @@ __all__ = [
     "ChangeBatch",
     "Position",
     "Positions",
+    "joined",
 ]
 
 TEXT = pa.dictionary(pa.int32(), pa.utf8())
@@ -89,3 +90,11 @@ class ChangeBatch:
         share = (stop - start) / max(1, self.rows.num_rows)
         part = self.rows.slice(start, stop - start)
         return replace(self, rows=part, nbytes=int(self.nbytes * share))
+
+
+def joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return record batches as one."""
+    if len(parts) == 1:
+        return parts[0]
+    table = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
+    return table.to_batches()[0]

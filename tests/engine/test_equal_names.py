@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats
+from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats, EventCounts
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
@@ -50,7 +50,8 @@ def test_events_are_counted_apart():
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
 
-    assert BatchStats.of(batch, 1, 0.0).by_table == {(FIRST, "c"): 1, (SECOND, "c"): 1}
+    counted = EventCounts.of([BatchStats.of(batch, 1, 0.0)])
+    assert counted.by_table == {(FIRST, "c"): 1, (SECOND, "c"): 1}
 
 
 def test_a_stop_of_one_leaves_the_schema_of_the_other_trusted(pipeline):

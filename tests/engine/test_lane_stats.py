@@ -1,8 +1,6 @@
 """What a lane tells of itself: latency begins at the source's commit, counters go on."""
 
-from collections import Counter
-
-import numpy as np
+import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.engine.base import lane_stats as board_module
@@ -11,6 +9,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import (
     BatchStats,
     SinkCounts,
 )
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.storage.records.stats import LATENCY_BUCKETS_S
 
 
@@ -33,12 +32,12 @@ def clock(monkeypatch):
 
 def facts(ages_s):
     now_ms = board_module.time.time() * 1000
-    commit_ms = np.array([now_ms - age * 1000 for age in ages_s], dtype=np.int64)
-    by_table = Counter({("shop.orders", "c"): len(ages_s)})
-    table_of = np.zeros(len(ages_s), np.int64)
-    return BatchStats(
-        len(ages_s), 100, commit_ms, by_table, ["shop.orders"], table_of, read_ms=now_ms - 1000
-    )
+    rows = [
+        {"op": "c", "db": "shop", "table": "orders", "ts_ms": int(now_ms - age * 1000)}
+        for age in ages_s
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
+    return BatchStats.of(batch, 100, read_ms=now_ms - 1000)
 
 
 def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
@@ -50,6 +49,27 @@ def test_latency_is_counted_from_the_commit_and_not_from_the_receipt():
     assert counts[30.0] == 2
     assert sum(counts.values()) == 3
     assert latency.sum_s == 40.0
+
+
+def test_batches_are_counted_before_anybody_looks():
+    stats = LaneStats({"kafka": SinkStats()})
+    for _ in range(3):
+        stats.delivered(facts([2.0, 1.0]), {"kafka": SinkCounts(2, 10)})
+
+    report = stats.report()
+    assert (report.batches, report.events, report.bytes) == (3, 6, 300)
+    assert sum(report.batch_events.counts) == 3
+    kafka = report.sinks["kafka"]
+    assert (kafka.events, kafka.bytes, kafka.batches) == (6, 30, 3)
+    assert sum(stats.measured.counts().tables["shop.orders"].delivered.counts) == 6
+
+
+def test_batches_that_nobody_asks_for_are_counted_all_the_same():
+    stats = LaneStats({"kafka": SinkStats()})
+    for _ in range(3):
+        stats.delivered(facts([1.0] * 2000), {"kafka": SinkCounts(2000, 10)})
+
+    assert stats.counted.events == 6000
 
 
 def test_rows_are_durable_once_a_checkpoint_covers_them():

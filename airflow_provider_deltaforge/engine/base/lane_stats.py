@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurement
 from airflow_provider_deltaforge.engine.base.processor_stats import (
     BatchStats,
     DeadLetterStats,
+    EventCounts,
     ProcessorStats,
     SinkCounts,
     measure,
@@ -31,6 +32,8 @@ from airflow_provider_deltaforge.storage.records.stats import (
     TableCounts,
 )
 from airflow_provider_deltaforge.telemetry.redaction import redacted
+
+_UNCOUNTED_MAX = 4096
 
 SinkStatus = Literal["running", "behind", "catching_up", "given_up"]
 """``running``: it takes every batch with the others; else the lane goes on without it."""
@@ -73,6 +76,15 @@ class SinkStats:
         return report
 
 
+@dataclass(frozen=True, slots=True)
+class _Delivered:
+    """A batch that is not counted yet, what each sink was given of it, and when they had it."""
+
+    batch: BatchStats
+    taken: Mapping[str, SinkCounts]
+    at_ms: float
+
+
 @dataclass
 class LaneStats:
     """Counters and troubles of one lane. Every method may be called from any thread."""
@@ -103,6 +115,9 @@ class LaneStats:
     """None where the pipeline has none."""
 
     def __post_init__(self) -> None:
+        self._delivered: list[_Delivered] = []
+        self._uncounted = 0
+        """Events of these."""
         self._unstored: Counter[str] = Counter()
         """Events by table that were delivered since the last checkpoint."""
         self._archive_error: LastError | None = None
@@ -238,7 +253,7 @@ class LaneStats:
         with self._lock:
             state = self.sinks.setdefault(sink_id, SinkStats())
             if taken is not None:
-                self._count({sink_id: taken})
+                self._count(sink_id, [taken])
             if position is not None:
                 state.counted.position = dict(position)
                 state.counted.checkpoint_ms = int(time.time() * 1000)
@@ -286,29 +301,39 @@ class LaneStats:
         self._archive_blocks = is_full
 
     def delivered(self, batch: BatchStats, taken: Mapping[str, SinkCounts]) -> None:
-        """Count a batch that every sink has taken.
+        """Take a batch that every sink has taken; it is counted before anybody looks.
 
         Args:
-            batch: counts of the source's batch, whatever processors made of it.
+            batch: the source's batch, whatever processors made of it.
             taken: what each sink was given.
         """
-        now_ms = time.time() * 1000
         with self._lock:
-            self.counted.batches += 1
-            self.counted.events += batch.events
-            self.counted.bytes += batch.nbytes
-            self.counted.batch_events.note(batch.events)
+            self._delivered.append(_Delivered(batch, taken, time.time() * 1000))
+            self._uncounted += batch.rows.num_rows
+            if self._uncounted > _UNCOUNTED_MAX:
+                self._count_delivered()
+
+    def _count_delivered(self) -> None:
+        """Count together what was delivered since the last time; called under the lock."""
+        delivered, self._delivered, self._uncounted = self._delivered, [], 0
+        if not delivered:
+            return
+        batches = [each.batch for each in delivered]
+        sizes = [batch.rows.num_rows for batch in batches]
+        self.counted.batches += len(batches)
+        self.counted.events += sum(sizes)
+        self.counted.bytes += sum(batch.nbytes for batch in batches)
+        for batch, size in zip(batches, sizes, strict=True):
+            self.counted.batch_events.note(size)
             self.counted.batch_bytes.note(batch.nbytes)
-            self.by_table.update(batch.by_table)
-            for (table, _), count in batch.by_table.items():
-                self._unstored[table] += count
-            self._count(taken)
-            if batch.events:
-                self._measure(batch.commit_ms, now_ms)
-        if batch.events:
-            self.measured.delivered(
-                batch.tables, batch.table_of, batch.commit_ms, batch.read_ms, now_ms
+        for sink_id in {name for each in delivered for name in each.taken}:
+            self._count(
+                sink_id, [each.taken[sink_id] for each in delivered if sink_id in each.taken]
             )
+        if any(sizes):
+            read_ms = np.repeat([batch.read_ms for batch in batches], sizes)
+            now_ms = np.repeat([each.at_ms for each in delivered], sizes)
+            self._measure(EventCounts.of(batches), read_ms, now_ms)
 
     def copied(self, table: str, rows: int, taken: Mapping[str, SinkCounts], op: str = "r") -> None:
         """Count the rows of a snapshot chunk, or other events, that every sink has taken."""
@@ -317,12 +342,14 @@ class LaneStats:
             self.counted.events += rows
             self.by_table[table, op] += rows
             self.durable[table] += rows
-            self._count(taken)
+            for sink_id, counts in taken.items():
+                self._count(sink_id, [counts])
 
     def checkpointed(self, position: Position, sink_ids: list[str]) -> None:
         """Note the position that is durable now."""
         now_ms = int(time.time() * 1000)
         with self._lock:
+            self._count_delivered()
             self.slowest = position
             self.counted.checkpoints += bool(sink_ids)
             if sink_ids:
@@ -353,6 +380,8 @@ class LaneStats:
         While something blocks the pipeline the age goes on growing: newer events wait. Where the
         source is not heard they may have been written since: the lag is as long as the silence.
         """
+        with self._lock:
+            self._count_delivered()
         blocked = self.blocked_by()
         if blocked is None:
             return self._lag_ms
@@ -371,6 +400,7 @@ class LaneStats:
             begins: where the stream begins is not durable yet.
         """
         with self._lock:
+            self._count_delivered()
             report = self.counted.model_copy(deep=True)
             by_table, durable = dict(self.by_table), dict(self.durable)
             report.position = self._position()
@@ -436,15 +466,18 @@ class LaneStats:
         since_ms = int((time.time() - seconds) * 1000)
         return f"processor {processor_id}", LastError(reason, RetryableError.error_class, since_ms)
 
-    def _count(self, taken: Mapping[str, SinkCounts]) -> None:
-        for sink_id, counts in taken.items():
-            known = self.sinks.get(sink_id)
-            counted = (known or self.sinks.setdefault(sink_id, SinkStats())).counted
-            counted.events += counts.events
-            counted.bytes += counts.nbytes
-            counted.batches += 1
+    def _count(self, sink_id: str, taken: Sequence[SinkCounts]) -> None:
+        counted = self.sinks.setdefault(sink_id, SinkStats()).counted
+        counted.events += sum(each.events for each in taken)
+        counted.bytes += sum(each.nbytes for each in taken)
+        counted.batches += len(taken)
 
-    def _measure(self, commit_ms: np.ndarray, now_ms: float) -> None:
-        measure(self.counted.latency, np.maximum(now_ms - commit_ms, 0) / 1000)
-        last_ms = self.counted.last_commit_ms = int(commit_ms[-1])
-        self._lag_ms = max(0, int(now_ms) - last_ms)
+    def _measure(self, found: EventCounts, read_ms: np.ndarray, now_ms: np.ndarray) -> None:
+        """Count events, by when each was read and delivered."""
+        self.by_table.update(found.by_table)
+        for (table, _), count in found.by_table.items():
+            self._unstored[table] += count
+        measure(self.counted.latency, np.maximum(now_ms - found.commit_ms, 0) / 1000)
+        last_ms = self.counted.last_commit_ms = int(found.commit_ms[-1])
+        self._lag_ms = max(0, int(now_ms[-1]) - last_ms)
+        self.measured.delivered(found.tables, found.table_of, found.commit_ms, read_ms, now_ms)

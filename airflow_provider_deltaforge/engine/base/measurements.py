@@ -137,28 +137,28 @@ class LaneMeasurements:
         tables: Sequence[str],
         table_of: np.ndarray,
         commit_ms: np.ndarray,
-        read_ms: float,
-        now_ms: float,
+        read_ms: float | np.ndarray,
+        now_ms: float | np.ndarray,
     ) -> None:
-        """Count the changes of a batch that every sink has taken.
+        """Count changes that every sink has taken.
 
         Args:
             tables: full names.
             table_of: which of them each change is of.
             commit_ms: of each change, ms since the epoch.
-            read_ms: when the batch was read.
-            now_ms: the present.
+            read_ms: when each was read.
+            now_ms: when each was delivered.
         """
+        waited_ms = np.maximum(now_ms - commit_ms, 0)
         last_ms = np.zeros(len(tables), np.int64)
-        last_ms[table_of] = commit_ms  # Of several changes of one table the last one stays.
+        last_ms[table_of] = waited_ms  # Of several changes of one table the last one stays.
         with self._lock:
             indexes = np.array([self._index(name) for name in tables])
             of = indexes[table_of]
-            self._delivered.add(of, np.maximum(now_ms - commit_ms, 0) / 1000)
+            self._delivered.add(of, waited_ms / 1000)
             self._read.add(of, np.maximum(read_ms - commit_ms, 0) / 1000)
-            for name, index, at_ms in zip(tables, indexes.tolist(), last_ms.tolist(), strict=True):
-                known = name if index < TABLES_MAX else OTHER_TABLES
-                self._table_lag_ms[known] = max(0, int(now_ms) - at_ms)
+            for name, index, lag_ms in zip(tables, indexes.tolist(), last_ms.tolist(), strict=True):
+                self._table_lag_ms[name if index < TABLES_MAX else OTHER_TABLES] = lag_ms
 
     def source_failed(self, error: BaseException) -> None:
         """Count a read that failed."""

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.columns.value_codes import combinations
+from airflow_provider_deltaforge.events.change import joined
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.storage.records.stats import (
     LATENCY_BUCKETS_S,
@@ -21,6 +22,7 @@ from airflow_provider_deltaforge.storage.records.stats import (
 )
 
 _COUNTED = ("db", "schema", "table", "op")
+_MEASURED = [*_COUNTED, "ts_ms"]
 _BUCKETS_S = np.array(LATENCY_BUCKETS_S)
 
 
@@ -152,34 +154,47 @@ class DeadLetterStats:
         return self._counted.model_copy(update={"events": events})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BatchStats:
-    """Counts of one batch, taken in the decoder thread so that delivery does not wait for them."""
+    """What is counted of one batch, once every sink has taken it.
 
-    events: int
+    Attributes:
+        rows: what says of each event its table, its op and when it was committed.
+        nbytes: of log.
+        read_ms: when it was read.
+    """
+
+    rows: pa.RecordBatch
     nbytes: int
-    commit_ms: np.ndarray
-    by_table: Counter[tuple[str, str]]
-    tables: list[str]
-    """Full names of the tables of its rows."""
-    table_of: np.ndarray
-    """Which of them each row is of."""
     read_ms: float
-    """When it was read."""
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, nbytes: int, read_ms: float) -> "BatchStats":
-        """Count the rows of a batch by table and op."""
-        by_table, tables, table_of = _by_table(rows)
-        return cls(
-            events=rows.num_rows,
-            nbytes=nbytes,
-            commit_ms=rows.column("ts_ms").to_numpy(),
-            by_table=by_table,
-            tables=tables,
-            table_of=table_of,
-            read_ms=read_ms,
-        )
+        """Keep what is counted of change events, without their images."""
+        return cls(rows.select(_MEASURED), nbytes, read_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class EventCounts:
+    """Change events of some batches, counted.
+
+    Attributes:
+        by_table: how many, by full name and op.
+        tables: full names of their tables.
+        table_of: which of these each is of.
+        commit_ms: of each.
+    """
+
+    by_table: Counter[tuple[str, str]]
+    tables: list[str]
+    table_of: np.ndarray
+    commit_ms: np.ndarray
+
+    @classmethod
+    def of(cls, batches: Sequence[BatchStats]) -> "EventCounts":
+        """Count the events of batches together: of small ones, each alone costs as much."""
+        rows = joined([batch.rows for batch in batches])
+        return cls(*_by_table(rows), rows.column("ts_ms").to_numpy())
 
 
 @dataclass(frozen=True, slots=True)

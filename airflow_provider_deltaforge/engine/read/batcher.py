@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position, joined
 from airflow_provider_deltaforge.sinks.contract import Sink
 from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.spec.policies import Batch
@@ -142,11 +142,16 @@ class Batcher:
         most = max(1, min(self._limits.max_events, int(self._limits.max_bytes / row_bytes)))
         row_weight = max(row_bytes, self._limits.least_event_bytes)
         whole = max(most, int(self._limits.max_transaction_bytes / row_weight))
+        open_piece = bool(self._pieces) and self._pieces[-1].position is None
+        inside = self._limits.respect_source_tx and open_piece
+        if not inside and rows.num_rows <= most - self._events and rows["tx_end"][-1].as_py():
+            end = batch.positions.after(rows["tx"][-1].as_py())  # It fits whole, as most do.
+            weight = int(rows.num_rows * row_weight)
+            yield _Piece(rows, end, batch.nbytes, end, weight)
+            return
         boundaries = np.flatnonzero(rows.column("tx_end").to_numpy(zero_copy_only=False)) + 1
         transactions = rows.column("tx").to_numpy()
         start = 0
-        open_piece = bool(self._pieces) and self._pieces[-1].position is None
-        inside = self._limits.respect_source_tx and open_piece
         while start < rows.num_rows:
             room = max(1, most - self._events) if start == 0 and self._pieces else most
             if inside:
@@ -218,10 +223,12 @@ class Batcher:
 
     def _flush(self, count: int, trigger: str) -> SourceBatch:
         out, self._pieces = self._pieces[:count], self._pieces[count:]
-        self._events = sum(piece.rows.num_rows for piece in self._pieces)
-        self._bytes = sum(piece.nbytes for piece in self._pieces)
-        self._weight = sum(piece.weight for piece in self._pieces)
-        if not self._pieces:
+        if self._pieces:
+            self._events = sum(piece.rows.num_rows for piece in self._pieces)
+            self._bytes = sum(piece.nbytes for piece in self._pieces)
+            self._weight = sum(piece.weight for piece in self._pieces)
+        else:
+            self._events = self._bytes = self._weight = 0
             self._since_s = None
         position = out[-1].position
         self._in_split = position is None
@@ -247,14 +254,6 @@ class Batcher:
         if self._pieces and self._pieces[-1].position is not None and not batch.open_tx:
             last = self._pieces[-1]
             self._pieces[-1] = replace(last, position=batch.end)
-
-
-def joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return record batches as one."""
-    if len(parts) == 1:
-        return parts[0]
-    table = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
-    return table.to_batches()[0]
 
 
 def _ended(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -29,7 +29,6 @@ from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueu
 from airflow_provider_deltaforge.engine.deliver.row_marks import RowMarkers
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.processed_batch import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage, SinkMessages
@@ -37,7 +36,7 @@ from airflow_provider_deltaforge.engine.snapshot.chunk_sinks import ChunkSinks, 
 from airflow_provider_deltaforge.engine.snapshot.chunk_split import ChunkSplitter, LargeChunk
 from airflow_provider_deltaforge.engine.snapshot.repair import delete_batches, is_of_deletes
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.events.change import ChangeBatch
+from airflow_provider_deltaforge.events.change import ChangeBatch, joined
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings, combined
 from airflow_provider_deltaforge.sensing.data_drift.row_check_kernel import SAMPLES

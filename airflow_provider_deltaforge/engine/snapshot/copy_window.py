@@ -21,12 +21,11 @@ import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns.value_codes import combinations
 from airflow_provider_deltaforge.engine.catch_up.second_reader import RenderedBatch
-from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.engine.read.read_ahead import Gate
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
 from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
 from airflow_provider_deltaforge.errors import PositionLostError
-from airflow_provider_deltaforge.events.change import ChangeBatch, Position
+from airflow_provider_deltaforge.events.change import ChangeBatch, Position, joined
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sensing.data_drift.findings import TableFindings
 from airflow_provider_deltaforge.sensing.row_samples import RowSample

@@ -28,7 +28,6 @@ from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorSta
 from airflow_provider_deltaforge.engine.base.restarts import Restarts
 from airflow_provider_deltaforge.engine.base.runner import CopyPlan, ReadRate
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
 from airflow_provider_deltaforge.engine.snapshot.chunk_split import ChunkSplitter, copy_in_parts
@@ -40,7 +39,7 @@ from airflow_provider_deltaforge.engine.snapshot.copy_window import (
 from airflow_provider_deltaforge.engine.snapshot.repair import with_deletes
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
 from airflow_provider_deltaforge.errors import FencedError, PositionLostError, RetryableError
-from airflow_provider_deltaforge.events.change import ChangeBatch
+from airflow_provider_deltaforge.events.change import ChangeBatch, joined
 from airflow_provider_deltaforge.sensing.row_samples import samples_of
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints

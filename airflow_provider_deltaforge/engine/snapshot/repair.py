@@ -20,10 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.read.batcher import joined
 from airflow_provider_deltaforge.engine.render.route_templates import is_placed_by_key
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch, Position, joined
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
