@@ -49,7 +49,7 @@ class Kernel:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it; arguments go by position only."""
-        kinds = tuple(map(_kind, arguments))
+        kinds = _kinds(arguments)
         code = self._code.get(kinds)
         if code is None:
             code = self._code[kinds] = self._found(kinds, arguments)
@@ -221,14 +221,25 @@ def kinds_text(kinds: Kinds) -> str:
     return ", ".join(map(_kind_text, kinds))
 
 
+def _kinds(values: tuple[Any, ...]) -> Kinds:
+    """Return the kind of each value; no call for each array, which are many in a small batch."""
+    array = np.ndarray
+    return tuple(
+        [
+            (each.dtype, each.ndim, each.flags.num & _ARRAY_FLAGS)
+            if type(each) is array
+            else _kind(each)
+            for each in values
+        ]
+    )
+
+
 def _kind(value: Any) -> Any:
     kind = type(value)
-    if kind is np.ndarray:
-        return value.dtype, value.ndim, value.flags.num & _ARRAY_FLAGS
     if kind is int:
         return int if -_INT64 <= value < _INT64 else np.uint64
     if issubclass(kind, tuple):
-        return kind, tuple(map(_kind, value))
+        return kind, _kinds(value)
     return kind
 
 

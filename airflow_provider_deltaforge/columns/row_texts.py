@@ -5,6 +5,7 @@ turned into text once, and one kernel writes the rows.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -62,6 +63,7 @@ def join(pieces: Sequence[Piece], row_count: int) -> pa.BinaryArray:
     return column_of(out[: ends[-1]], ends)
 
 
+@lru_cache(maxsize=4096)
 def json_text(value: str) -> bytes:
     """Return a string as JSON, with its quotes."""
     return orjson.dumps(value)
@@ -116,7 +118,7 @@ def rfc3339_texts(ts_ms: pa.Int64Array) -> pa.BinaryArray:
     return pc.binary_join_element_wise(with_t, "Z", "").cast(pa.binary())
 
 
-def chosen_from(texts: pa.BinaryArray, column: pa.DictionaryArray) -> RowTexts:
+def chosen_from(texts: pa.BinaryArray, column: pa.DictionaryArray) -> Piece:
     """Return ``texts[number]`` for every row, where ``column`` has one number for each text.
 
     Args:
@@ -126,6 +128,8 @@ def chosen_from(texts: pa.BinaryArray, column: pa.DictionaryArray) -> RowTexts:
     """
     if texts.null_count:
         texts = pc.fill_null(texts, b"null")
+    if len(texts) == 1 and not column.null_count:
+        return bytes(texts[0].as_py())
     if column.type.index_type.bit_width != _INDEX_BITS:
         column = column.cast(pa.dictionary(pa.int32(), column.type.value_type))
     valid, numbers = column.buffers()

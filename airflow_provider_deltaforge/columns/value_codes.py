@@ -1,6 +1,7 @@
 """Columns with few different values: which of them the rows have, as numbers."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns.binary_columns import number_column
+
+_ZEROS_MAX = 4096
+_ZEROS = pa.py_buffer(bytes(4 * _ZEROS_MAX))
 
 Codes = npt.NDArray[np.intp]
 
@@ -22,9 +26,26 @@ def dictionary_column(numbers: Any, values: pa.Array, missing: Any = None) -> pa
     return pa.DictionaryArray.from_arrays(indices, values)
 
 
+def shared_column(numbers: Any, values: pa.Array) -> pa.DictionaryArray:
+    """Return ``values[number]`` for each number; where all are the same, in a dictionary of one.
+
+    Whoever needs a text for each value then makes one, and the same for all rows.
+    """
+    if len(numbers) and (numbers == numbers[0]).all():
+        return repeated(values[numbers[0]].as_py(), len(numbers))
+    return dictionary_column(numbers, values)
+
+
 def repeated(text: str, count: int) -> pa.DictionaryArray:
     """Return a column that holds one text in every row."""
-    return dictionary_column(np.zeros(count, np.int32), pa.array([text]))
+    numbers = _ZEROS if count <= _ZEROS_MAX else pa.py_buffer(np.zeros(count, np.int32))
+    indices = pa.Array.from_buffers(pa.int32(), count, [None, numbers])
+    return pa.DictionaryArray.from_arrays(indices, _alone(text))
+
+
+@lru_cache(maxsize=1024)
+def _alone(text: str) -> pa.StringArray:
+    return pa.array([text], pa.utf8())
 
 
 def codes(column: pa.DictionaryArray) -> Codes:

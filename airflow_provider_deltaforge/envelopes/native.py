@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.columns.row_texts import (
     where_present,
     where_true,
 )
+from airflow_provider_deltaforge.columns.value_codes import only_value
 from airflow_provider_deltaforge.envelopes.contract import Envelope, EventPaths, Origin
 from airflow_provider_deltaforge.envelopes.shapes import NATIVE
 from airflow_provider_deltaforge.events.shapes import Shape
@@ -109,7 +110,10 @@ def _place(db: str, schema: str | None, table: str) -> bytes:
 
 def _transaction(rows: pa.RecordBatch) -> list[Piece]:
     tx_id = rows["tx_id"]
-    names = chosen_from(quoted(tx_id.dictionary), tx_id)
+    only = only_value(tx_id)  # As in most small batches.
+    names = (
+        json_text(only) if isinstance(only, str) else chosen_from(quoted(tx_id.dictionary), tx_id)
+    )
     order = digits_of(rows["row"], plus=1)
     pieces: list[Piece] = [b',"transaction":{"id":', names, b',"total_order":', order, b"}"]
     return where_present(tx_id, pieces)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_deltaforge.columns.binary_columns import number_column
 from airflow_provider_deltaforge.encodings.contract import Schemas
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
@@ -95,7 +96,10 @@ class Registrar:
             return batch
         # One that no row has, and that was already another again, needs no sequence.
         known = [self._sequences.get((name_of(s), s.fingerprint)) for s in batch.schemas]
-        column = pa.array(known, pa.int64()).take(ordinals)
+        if len(known) == 1 and known[0] is not None and not ordinals.null_count:
+            column = number_column(np.full(len(ordinals), known[0], np.int64), pa.int64())
+        else:
+            column = pa.array(known, pa.int64()).take(ordinals)
         field = CHANGE_SCHEMA.field(_SEQUENCE)
         return replace(batch, rows=batch.rows.set_column(_SEQUENCE, field, column))
 

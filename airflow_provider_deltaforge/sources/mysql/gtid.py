@@ -4,6 +4,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from uuid import UUID
 
 from airflow_provider_deltaforge.errors import SpecError
@@ -43,6 +44,10 @@ class GtidSet:
         return cls({name: _joined(spans) for name, spans in sorted(members.items())})
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         parts: list[str] = []
         last = ""
         for name in sorted(self.members):

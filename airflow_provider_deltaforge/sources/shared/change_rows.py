@@ -95,9 +95,10 @@ def schemas_in_use(
     first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)  # Of several, the last one stays.
     places = np.full(len(first), -1, np.int32)
     known: dict[TableSchema, int] = {}
-    for number in np.argsort(first[:-1], kind="stable").tolist():
+    used = np.flatnonzero(first[:-1] < len(numbers))
+    for number in used[np.argsort(first[used])].tolist():
         schema = schemas[number]
-        if first[number] < len(numbers) and schema is not None:
+        if schema is not None:
             places[number] = known.setdefault(schema, len(known))
     return tuple(known), places[numbers]
 

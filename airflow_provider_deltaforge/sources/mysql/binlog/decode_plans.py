@@ -363,6 +363,16 @@ class DecodePlans:
         )
 
     @cached_property
+    def schemas(self) -> tuple[TableSchema | None, ...]:
+        """What the rows of each table look like."""
+        return tuple(plan.schema for plan in self.plans)
+
+    @cached_property
+    def tagged(self) -> bool:
+        """Whether rows of any table are outbox messages."""
+        return any(plan.tagged for plan in self.plans)
+
+    @cached_property
     def compressed(self) -> Any:
         """Whether a captured table has compressed values, a bool array."""
         return np.array([bool(plan.captured and plan.compressed) for plan in self.plans], np.bool_)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.columns.binary_columns import flag_column, number_column
-from airflow_provider_deltaforge.columns.value_codes import dictionary_column
+from airflow_provider_deltaforge.columns.value_codes import dictionary_column, shared_column
 from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.events.change import OUTBOX, TEXT, ChangeBatch
 from airflow_provider_deltaforge.events.ids import id_key, stream_ids
@@ -22,7 +22,6 @@ from airflow_provider_deltaforge.sources.mysql.binlog import (
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.decode_plans import (
     DecodePlans,
-    TableDecodePlan,
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import (
     DELETE,
@@ -233,10 +232,10 @@ def _record_batch(
     anonymous_rows = transactions[tx, TX_ORIGIN] < 0
     count = len(tx)
     values = {
-        "op": dictionary_column(parts["op"], _OPS),
-        "db": dictionary_column(parts["db"], dbs),
-        "schema": schema_column(segment.plans.plans, parts["plan"], parts["op"]),
-        "table": dictionary_column(parts["table"], tables),
+        "op": shared_column(parts["op"], _OPS),
+        "db": shared_column(parts["db"], dbs),
+        "schema": schema_column(segment.plans, parts["plan"], parts["op"]),
+        "table": shared_column(parts["table"], tables),
         "before": parts["before"],
         "after": parts["after"],
         "key": parts["key"],
@@ -304,7 +303,7 @@ def _rows_of_changes(changes: Sequence[SchemaChange]) -> list[int]:
     return rows
 
 
-def schema_column(plans: Sequence[TableDecodePlan], plan: Any, kind: Any) -> pa.DictionaryArray:
+def schema_column(plans: DecodePlans, plan: Any, kind: Any) -> pa.DictionaryArray:
     """Return the column ``schema``, which says here only whether a row is an outbox message.
 
     Args:
@@ -312,10 +311,10 @@ def schema_column(plans: Sequence[TableDecodePlan], plan: Any, kind: Any) -> pa.
         plan: int32, for each row its plan's ordinal; -1 for a schema change.
         kind: int32, what each row is.
     """
-    if not any(table_plan.tagged for table_plan in plans):
+    if not plans.tagged:
         return pa.nulls(len(plan), TEXT)
-    tagged = np.zeros((len(plans) + 1, _KINDS), np.bool_)
-    for ordinal, table_plan in enumerate(plans):
+    tagged = np.zeros((len(plans.plans) + 1, _KINDS), np.bool_)
+    for ordinal, table_plan in enumerate(plans.plans):
         tagged[ordinal, _TAGGED[table_plan.tagged]] = True
     codes = pa.array(np.zeros(len(plan), np.int32), mask=~tagged[plan, kind])
     return pa.DictionaryArray.from_arrays(codes, pa.array([OUTBOX]))
@@ -330,7 +329,7 @@ def versions_of(
         segment: where the rows are from.
         plan: int32, for each row its plan's ordinal; -1 for a schema change.
     """
-    used, places = schemas_in_use([table.schema for table in segment.plans.plans], plan)
+    used, places = schemas_in_use(segment.plans.schemas, plan)
     schemas = (*used, *_without_rows(segment, plan))
     return schemas, version_column(schemas, places)
 

@@ -1,5 +1,6 @@
 """Kernels that write the names and positions of a batch's transactions."""
 
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -56,22 +57,28 @@ def names_of(transactions: Any, prefixes: tuple[str, ...], anonymous: str) -> tu
         prefixes: what stands before the number of a GTID, by origin.
         anonymous: what stands before the start offset of a transaction without GTID.
     """
-    texts = [text.encode() for text in (*prefixes, anonymous)]
-    ends = np.array([0, *accumulate(map(len, texts))], np.int64)
-    out = np.empty(len(transactions) * (max(map(len, texts)) + 20) + 8, np.uint8)
+    texts, ends, longest = _joined((*prefixes, anonymous))
+    out = np.empty(len(transactions) * (longest + 20) + 8, np.uint8)
     offsets = np.zeros(len(transactions) + 1, np.int64)
-    blob = np.frombuffer(b"".join(texts), np.uint8)
-    _put_names(out, offsets, transactions, blob, ends)
+    _put_names(out, offsets, transactions, texts, ends)
     return out[: offsets[-1]], offsets
 
 
 def source_positions(transactions: Any, names: Any, name_offsets: Any, file: str) -> Any:
     """Return the inside of each transaction's position object as (uint8, int64 offsets)."""
-    texts = [b'"server_id":', b',"gtid":"', f',"file":"{file}"'.encode(), b',"pos":', b'"']
-    cuts = np.array([0, *accumulate(map(len, texts))], np.int64)
-    blob = np.frombuffer(b"".join(texts), np.uint8)
-    room = len(blob) + 48
-    out = np.empty(len(transactions) * room + len(names), np.uint8)
+    texts, ends, _ = _joined(('"server_id":', ',"gtid":"', f',"file":"{file}"', ',"pos":', '"'))
+    out = np.empty(len(transactions) * (len(texts) + 48) + len(names), np.uint8)
     offsets = np.zeros(len(transactions) + 1, np.int64)
-    _put_positions(out, offsets, transactions, names, name_offsets, blob, cuts)
+    _put_positions(out, offsets, transactions, names, name_offsets, texts, ends)
     return out[: offsets[-1]], offsets
+
+
+@lru_cache(maxsize=64)
+def _joined(texts: tuple[str, ...]) -> tuple[Any, Any, int]:
+    """Return texts one behind the other (uint8), where each ends (int64), the longest's bytes.
+
+    The same ones serve many batches.
+    """
+    encoded = [text.encode() for text in texts]
+    ends = np.array([0, *accumulate(map(len, encoded))], np.int64)
+    return np.frombuffer(b"".join(encoded), np.uint8), ends, max(map(len, encoded))

@@ -83,15 +83,29 @@ class WalDecodePlans:
     def __getstate__(self) -> dict[str, Any]:
         return {"plans": self.plans}
 
+    @cached_property
+    def schemas(self) -> tuple[TableSchema, ...]:
+        """What the rows of each table look like."""
+        return tuple(plan.schema for plan in self.plans)
+
+    @cached_property
+    def _width(self) -> int:
+        """Columns of the widest table."""
+        return max((len(plan.chains) for plan in self.plans), default=0)
+
+    @cached_property
+    def _levels(self) -> int:
+        """Of the deepest column."""
+        return max((len(c) for plan in self.plans for c in plan.chains), default=0)
+
     @property
     def marks(self) -> Any:
         """Scratch of the kernels for a row's values: six numbers a column."""
-        return np.empty(6 * max((len(plan.chains) for plan in self.plans), default=0) + 6, np.int64)
+        return np.empty(6 * self._width + 6, np.int64)
 
     def scratch(self, longest: int) -> Any:
         """Return scratch for unescaped copies of a value of ``longest`` bytes."""
-        levels = 1 + max((len(c) for plan in self.plans for c in plan.chains), default=0)
-        return np.empty(levels * longest + _VALUE_BYTES, np.uint8)
+        return np.empty((1 + self._levels) * longest + _VALUE_BYTES, np.uint8)
 
     @cached_property
     def arrays(self) -> "WalPlanArrays":

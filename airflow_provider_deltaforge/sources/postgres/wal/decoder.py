@@ -6,7 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.columns.binary_columns import flag_column, number_column
-from airflow_provider_deltaforge.columns.value_codes import dictionary_column, repeated
+from airflow_provider_deltaforge.columns.value_codes import (
+    dictionary_column,
+    repeated,
+    shared_column,
+)
 from airflow_provider_deltaforge.errors import TableError
 from airflow_provider_deltaforge.events.change import TEXT, ChangeBatch
 from airflow_provider_deltaforge.events.ids import stream_ids
@@ -153,22 +157,33 @@ class _Names:
     """What tables are called and look like, by number: first the plans, then what markers add."""
 
     def __init__(self, segment: WalSegment) -> None:
-        self.schemas = [plan.schema for plan in segment.plans.plans]
-        self._pairs = [(schema.schema or "", schema.table) for schema in self.schemas]
-        self._numbers = {pair: number for number, pair in enumerate(self._pairs)}
+        self.schemas = segment.plans.schemas
+        self._added: list[tuple[str, str]] = []
 
     def number(self, schema: str, table: str) -> int:
         """Return a table's number; the latest, if the segment has it in several shapes."""
-        if (schema, table) not in self._numbers:
-            self._numbers[schema, table] = len(self._pairs)
-            self._pairs.append((schema, table))
-        return self._numbers[schema, table]
+        pair = (schema, table)
+        for number in reversed(range(len(self.schemas) + len(self._added))):
+            if self._pair(number) == pair:
+                return number
+        self._added.append(pair)
+        return len(self.schemas) + len(self._added) - 1
 
     def columns(self, numbers: Any) -> tuple[pa.Array, pa.Array]:
         """Return the columns ``schema`` and ``table``."""
-        return _named(numbers, [pair[0] for pair in self._pairs]), _named(
-            numbers, [pair[1] for pair in self._pairs]
+        if len(numbers) and numbers[0] >= 0 and (numbers == numbers[0]).all():  # As in most.
+            schema, table = self._pair(int(numbers[0]))
+            return repeated(schema, len(numbers)), repeated(table, len(numbers))
+        pairs = [self._pair(number) for number in range(len(self.schemas) + len(self._added))]
+        return _named(numbers, [pair[0] for pair in pairs]), _named(
+            numbers, [pair[1] for pair in pairs]
         )
+
+    def _pair(self, number: int) -> tuple[str, str]:
+        known = len(self.schemas)
+        if number >= known:
+            return self._added[number - known]
+        return self.schemas[number].schema or "", self.schemas[number].table
 
 
 def _with_markers(
@@ -206,7 +221,7 @@ def _record_batch(
     tx_end = transaction_ends(tx)
     xids = text_column(*numbers_of(numbers), pa.utf8())
     values = {
-        "op": dictionary_column(parts["op"], _OPS),
+        "op": shared_column(parts["op"], _OPS),
         "db": repeated(segment.db, count),
         "schema": tables[0],
         "table": tables[1],
