@@ -22,12 +22,14 @@ class ClientCounts:
     @classmethod
     def total(cls, parts: Sequence["ClientCounts"]) -> "ClientCounts":
         """Return what several clients of one sink did and hold."""
+        if len(parts) == 1:
+            return parts[0]
         counts: Counter[str] = Counter()
         gauges: Counter[str] = Counter()
         for part in parts:
             counts.update(part.counts)
             gauges.update(part.gauges)
-        return parts[0] if len(parts) == 1 else cls(counts, gauges)
+        return cls(counts, gauges)
 
 
 @runtime_checkable

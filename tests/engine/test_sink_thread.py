@@ -1,6 +1,7 @@
 """A sink's thread ends with its lane: what it still held is never sent behind newer messages."""
 
 import threading
+import time
 
 import pyarrow as pa
 
@@ -141,3 +142,13 @@ def test_sinks_that_will_not_do_wait_for_one_that_joins():
     group.close()
     assert outcomes is not None
     assert set(outcomes) == {"first", "second"}
+
+
+def test_a_batch_that_no_sink_is_given_is_over_at_once():
+    group = SinkGroup([Taking("first")], "pipeline", Watcher(), threading.Event())
+    begun_s = time.monotonic()
+
+    for _ in range(200):
+        assert group.deliver({}, DeliveryRules(lambda: False)) == {}
+    assert time.monotonic() - begun_s < PATIENCE_S
+    group.close()

@@ -68,6 +68,8 @@ class SkipList:
 
     def holders(self, position: Position | None) -> list[str]:
         """Return the sinks that hold a batch already."""
+        if not self._ahead:
+            return []
         lacking = self.behind(position)
         return [name for name in self._going if name not in lacking]
 
@@ -87,6 +89,8 @@ class SkipList:
         it may hold it: the part alone would leave it with an older state. One that is given
         nothing twice lacks nothing before the place where it stands.
         """
+        if not self._ahead:
+            return self._going
         if position is None:
             self._rejoined.update(self._ahead.keys() - self._exact)
             return [name for name in self._going if name not in self._ahead.keys() & self._exact]
@@ -102,7 +106,7 @@ class SkipList:
 
     def reached(self, position: Position) -> list[str]:
         """Return the sinks whose checkpoint moves to a position; forget that they were ahead."""
-        ahead = self._still(position)
+        ahead = self._still(position) if self._ahead else ()
         return [name for name in self._going if name not in ahead]
 
     def _still(self, position: Position) -> set[str]:

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
 from airflow_provider_deltaforge.engine.deliver.sink_thread import (
@@ -60,13 +59,6 @@ class DeliveryRules:
     joining: Callable[[], Mapping[str, SinkBatch | DeferredRender]] = dict
     set_aside: SetAside = _cannot
     filled: Filled = _unfilled
-
-
-def _rest(
-    sink_batch: SinkBatch | DeferredRender, outcome: SinkResult, filled: Callable[[], SinkBatch]
-) -> SinkBatch:
-    """Return what to write next to a sink that has nothing of a batch yet."""
-    return sink_batch.without(outcome.rejections) if isinstance(sink_batch, SinkBatch) else filled()
 
 
 class SinkGroup:
@@ -148,16 +140,16 @@ class SinkGroup:
         outcomes: dict[str, SinkResult] = {}
         late: set[str] = set()
         while True:
-            self._news.clear()
+            for sink_id, sink_batch in rules.joining().items():
+                begun[sink_id], submitted[sink_id] = time.monotonic(), sink_batch
+                self._threads[sink_id].submit(sink_batch)
+            if begun:
+                self._news.wait(_POLL_S)
+                self._news.clear()
             for sink_id in begun.keys() - outcomes.keys():
                 outcome = self._threads[sink_id].result(0)
                 if outcome is not None and (outcome.is_nothing or outcome.is_made):
-                    if outcome.is_nothing:
-                        rules.set_aside(sink_id, outcome.rejections)
-                    submitted[sink_id] = _rest(
-                        submitted[sink_id], outcome, partial(rules.filled, sink_id)
-                    )
-                    self._threads[sink_id].submit(submitted[sink_id])
+                    submitted[sink_id] = self._again(sink_id, submitted[sink_id], outcome, rules)
                 elif outcome is not None:
                     outcomes[sink_id] = outcome
                     if sink_id in late:
@@ -168,10 +160,23 @@ class SinkGroup:
                 return outcomes
             if rules.give_up():
                 return None
-            for sink_id, sink_batch in rules.joining().items():
-                begun[sink_id], submitted[sink_id] = time.monotonic(), sink_batch
-                self._threads[sink_id].submit(sink_batch)
-            self._news.wait(_POLL_S)
+
+    def _again(
+        self,
+        sink_id: str,
+        given: SinkBatch | DeferredRender,
+        outcome: SinkResult,
+        rules: DeliveryRules,
+    ) -> SinkBatch:
+        """Give a sink what is left of a batch of which it holds nothing yet; return that."""
+        if outcome.is_nothing:
+            rules.set_aside(sink_id, outcome.rejections)
+        filled = rules.filled
+        rest = (
+            given.without(outcome.rejections) if isinstance(given, SinkBatch) else filled(sink_id)
+        )
+        self._threads[sink_id].submit(rest)
+        return rest
 
     def _late(self, begun: Mapping[str, float]) -> set[str]:
         """Return the sinks that have just become late; say so where the document has a limit."""

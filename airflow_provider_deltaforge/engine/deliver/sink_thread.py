@@ -226,10 +226,11 @@ class SinkConnection:
 
     def client(self) -> ClientCounts:
         """Return what the client has counted since the last call, and what it measures."""
-        exact, self._exact = self._exact, Counter()
         able = [each.counts_work for each in self._abilities if each.counts_work is not None]
-        counted = [each.take_counts() for each in able]
-        return ClientCounts.total(counted) if counted else ClientCounts(exact)
+        if able:
+            return ClientCounts.total([each.take_counts() for each in able])
+        exact, self._exact = self._exact, Counter()
+        return ClientCounts(exact)
 
     def abandon(self) -> None:
         """End a write under way, where that is possible. Called by another thread."""

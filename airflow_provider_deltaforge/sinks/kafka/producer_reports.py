@@ -65,7 +65,7 @@ class ProducerStatistics:
         Args:
             queued: messages that the producer holds now.
         """
-        counts, self.counts = self.counts, Counter()
+        counts = dict(self.counts)
+        self.counts.clear()
         nbytes = self._queued_bytes if queued else 0
-        gauges = {"queue_messages": queued, "queue_bytes": nbytes}
-        return ClientCounts(dict(counts), gauges)
+        return ClientCounts(counts, {"queue_messages": queued, "queue_bytes": nbytes})
