@@ -16,10 +16,10 @@ from airflow_provider_deltaforge.storage.location import ENVIRONMENT, JOB, Store
 
 _PACKAGE = Path(airflow_provider_deltaforge.__file__).parent
 _LOOPBACK = "127.0.0.1"
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms48m"
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -Xms48m"
 """No row crosses the JVM, so it is never hot: without the optimising compiler it starts in about
-half the CPU time, and a small heap of the simplest collector is enough. What the user's own options
-say comes later on the command line, and wins."""
+half the CPU time, and with a small heap. What the user's own options say comes later on the command
+line, and wins; so no collector is chosen here: the JVM does not start with two."""
 
 
 _MASTER = re.compile(

@@ -34,6 +34,7 @@ from airflow_provider_deltaforge.storage.records.stats import (
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _UNCOUNTED_MAX = 4096
+"""Events that wait to be counted; a larger batch is counted alone."""
 
 SinkStatus = Literal["running", "behind", "catching_up", "given_up"]
 """``running``: it takes every batch with the others; else the lane goes on without it."""
