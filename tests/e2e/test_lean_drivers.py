@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import pipeline_run, postgres_run, postgres_shop, shop
+from tests.servers import sql
 from tests.servers.process import family
 
 STALE = "run `deltaforge precompile`: a kernel was changed since, or its arguments were"
@@ -43,6 +44,9 @@ def test_a_driver_of_mysql_has_no_compiler(tmp_path, mysql_server, kafka_server,
     driver = run.start()
     run.wait_status("running")
     with shop.Writers(mysql_server, name):
+        run.wait_events(100)
+        # What a schema change is read by comes from the library as well.
+        sql.execute(mysql_server, f"ALTER TABLE {name}.orders ADD COLUMN later INT")
         run.wait_events(100)
         files = files_of(driver.pid)
     assert run.stop(driver) == 0

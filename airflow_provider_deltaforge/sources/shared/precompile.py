@@ -6,11 +6,17 @@ to wait for it: ``deltaforge precompile``.
 
 
 def precompile_shared() -> None:
-    """Compile the kernels that make the event ids of copied rows, and the JSON of every event."""
+    """Compile what makes event ids and JSON, spreads events over shards, and compares rows."""
     import numpy as np
+    import pyarrow as pa
 
     from airflow_provider_deltaforge.columns import row_text_kernel
+    from airflow_provider_deltaforge.columns.murmur2_kernel import partitions_of
+    from airflow_provider_deltaforge.columns.row_hash_kernel import row_checksums, text_checksums
     from airflow_provider_deltaforge.events.ids import id_key, row_ids
 
     row_text_kernel.precompile()
+    partitions_of(pa.array([b"1"], pa.binary()), 1)
+    text_checksums(pa.array([b"1"], pa.binary()))
+    row_checksums(pa.array([b'{"id":1}'], pa.binary()))
     row_ids(id_key(""), np.zeros(0, np.uint8), np.zeros(1, np.int64))

@@ -99,6 +99,12 @@ def precompile(server_uuid: str) -> None:
     origins = np.zeros((0, 16), np.uint8)
     framing_kernel.frame(nothing, 0, 0, nothing, 0, starts, 0, 0)
     framing_kernel.scan(nothing, starts, 0, 0, state, origins, *tables)
+    # What schema changes, compressed transactions, large packets and a server's refusal need.
+    framing_kernel.begin_tx(state, tables[0], 0, 0, 0, 0, 0, 0)
+    framing_kernel.end_tx(state, tables[0])
+    framing_kernel.advance(state, 0)
+    framing_kernel.packet_size(nothing, 0, 0)
+    framing_kernel.little(np.zeros(4, np.uint8), 0, 3)
     maps, none = np.zeros(0, np.int64), np.zeros(0, np.bool_)
     row_kernel.deliverable(nothing, tables[1][:0], maps, DecodePlans().arrays, none)
     row_kernel.count_rows(nothing, tables[1][:0], 0, maps, DecodePlans().arrays, 0)
