@@ -10,9 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.metrics import Observed, exposition, families, observe
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
+from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from airflow_provider_deltaforge.storage.records.control import Control, Progress, heartbeat

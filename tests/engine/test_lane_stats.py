@@ -4,11 +4,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.engine.base import lane_stats as board_module
-from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.processor_stats import (
     BatchStats,
     SinkCounts,
 )
+from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.storage.records.stats import LATENCY_BUCKETS_S
 

@@ -6,8 +6,9 @@ import pytest
 
 from airflow_provider_deltaforge.engine.archive.lane_archive import LaneArchive
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
-from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import (
     measure,
 )
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats, SinkStatus
 from airflow_provider_deltaforge.engine.base.tuning import TUNING
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
@@ -27,7 +28,6 @@ from airflow_provider_deltaforge.sources.reader_contract import LogReader, Repor
 from airflow_provider_deltaforge.storage.records.stats import (
     ArchiveProgress,
     DataDriftCounts,
-    SinkProgress,
     Stats,
     TableCounts,
 )
@@ -35,46 +35,6 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _UNCOUNTED_MAX = 4096
 """Events that wait to be counted; a larger batch is counted alone."""
-
-SinkStatus = Literal["running", "behind", "catching_up", "given_up"]
-"""``running``: it takes every batch with the others; else the lane goes on without it."""
-
-
-@dataclass(slots=True)
-class SinkStats:
-    """What a lane knows of one sink."""
-
-    counted: SinkProgress = field(default_factory=SinkProgress)
-    """Its numbers and its position; how it stands is judged by ``report``."""
-    last_error: LastError | None = None
-    status: SinkStatus = "running"
-    status_since_ms: int | None = None
-    lacks_ms: int | None = None
-    """When the oldest event was committed that a sink lacks which is behind."""
-    rewind: str | None = None
-    """What of the log it is given again, in words."""
-
-    def report(self, *, begins: bool) -> SinkProgress:
-        """Return a copy of its numbers, with how it stands.
-
-        Args:
-            begins: where the stream begins is not durable yet.
-        """
-        report = self.counted.model_copy()
-        if self.status == "running" and self.last_error is None:
-            report.status = "starting" if begins else "running"
-            return report
-        report.status = "blocked" if self.status == "running" else self.status
-        if self.last_error is not None:
-            report.since_ms = self.last_error.since_ms
-            report.reason = self.last_error.reason
-            report.error_class = self.last_error.error_class
-        if self.status != "running":
-            report.since_ms = self.status_since_ms
-            report.reason = report.reason or self.rewind
-        if self.lacks_ms is not None:
-            report.lag_ms = max(0, int(time.time() * 1000) - self.lacks_ms)
-        return report
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,17 +164,17 @@ class SinkGroup:
     def _again(
         self,
         sink_id: str,
-        given: SinkBatch | DeferredRender,
+        submitted: SinkBatch | DeferredRender,
         outcome: SinkResult,
         rules: DeliveryRules,
     ) -> SinkBatch:
         """Give a sink what is left of a batch of which it holds nothing yet; return that."""
         if outcome.is_nothing:
             rules.set_aside(sink_id, outcome.rejections)
-        filled = rules.filled
-        rest = (
-            given.without(outcome.rejections) if isinstance(given, SinkBatch) else filled(sink_id)
-        )
+        if isinstance(submitted, SinkBatch):
+            rest = submitted.without(outcome.rejections)
+        else:
+            rest = rules.filled(sink_id)
         self._threads[sink_id].submit(rest)
         return rest
 

@@ -19,13 +19,14 @@ from airflow_provider_deltaforge.engine.archive.lane_archive import LaneArchive,
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.data_drift import DataDriftCounter, drift_watch_of
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
-from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.measurements import watch_retention
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.processor_stats import BatchStats, ProcessorStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.schema_sensing import LaneSensing
+from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, RenderedBatch

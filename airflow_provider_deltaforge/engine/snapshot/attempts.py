@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from airflow_provider_deltaforge.engine.base.data_drift import DataDriftCounter
 from airflow_provider_deltaforge.engine.base.heartbeat import Heartbeat
-from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats, SinkStats
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why, logged
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.restarts import Restarts, wait_while_paused
 from airflow_provider_deltaforge.engine.base.runner import CopyPlan, Runner
 from airflow_provider_deltaforge.engine.base.schema_sensing import LaneSensing
+from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.sink_positions import SinkPositions
 from airflow_provider_deltaforge.engine.read.registrar import lookup, registry_of

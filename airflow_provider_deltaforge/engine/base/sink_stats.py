@@ -1,0 +1,48 @@
+"""What a lane knows of one sink."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from airflow_provider_deltaforge.engine.base.last_error import LastError
+from airflow_provider_deltaforge.storage.records.stats import SinkProgress
+
+SinkStatus = Literal["running", "behind", "catching_up", "given_up"]
+"""``running``: it takes every batch with the others; else the lane goes on without it."""
+
+
+@dataclass(slots=True)
+class SinkStats:
+    """What a lane knows of one sink."""
+
+    counted: SinkProgress = field(default_factory=SinkProgress)
+    """Its numbers and its position; how it stands is judged by ``report``."""
+    last_error: LastError | None = None
+    status: SinkStatus = "running"
+    status_since_ms: int | None = None
+    lacks_ms: int | None = None
+    """When the oldest event was committed that a sink lacks which is behind."""
+    rewind: str | None = None
+    """What of the log it is given again, in words."""
+
+    def report(self, *, begins: bool) -> SinkProgress:
+        """Return a copy of its numbers, with how it stands.
+
+        Args:
+            begins: where the stream begins is not durable yet.
+        """
+        report = self.counted.model_copy()
+        if self.status == "running" and self.last_error is None:
+            report.status = "starting" if begins else "running"
+            return report
+        report.status = "blocked" if self.status == "running" else self.status
+        if self.last_error is not None:
+            report.since_ms = self.last_error.since_ms
+            report.reason = self.last_error.reason
+            report.error_class = self.last_error.error_class
+        if self.status != "running":
+            report.since_ms = self.status_since_ms
+            report.reason = report.reason or self.rewind
+        if self.lacks_ms is not None:
+            report.lag_ms = max(0, int(time.time() * 1000) - self.lacks_ms)
+        return report
