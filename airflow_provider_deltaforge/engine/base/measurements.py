@@ -150,14 +150,14 @@ class LaneMeasurements:
             now_ms: when each was delivered.
         """
         waited_ms = np.maximum(now_ms - commit_ms, 0)
-        last_ms = np.zeros(len(tables), np.int64)
-        last_ms[table_of] = waited_ms  # Of several changes of one table the last one stays.
+        lags_ms = np.zeros(len(tables), np.int64)
+        lags_ms[table_of] = waited_ms  # Of several changes of one table the last one stays.
         with self._lock:
             indexes = np.array([self._index(name) for name in tables])
             of = indexes[table_of]
             self._delivered.add(of, waited_ms / 1000)
             self._read.add(of, np.maximum(read_ms - commit_ms, 0) / 1000)
-            for name, index, lag_ms in zip(tables, indexes.tolist(), last_ms.tolist(), strict=True):
+            for name, index, lag_ms in zip(tables, indexes.tolist(), lags_ms.tolist(), strict=True):
                 self._table_lag_ms[name if index < TABLES_MAX else OTHER_TABLES] = lag_ms
 
     def source_failed(self, error: BaseException) -> None:

@@ -223,12 +223,10 @@ class Batcher:
 
     def _flush(self, count: int, trigger: str) -> SourceBatch:
         out, self._pieces = self._pieces[:count], self._pieces[count:]
-        if self._pieces:
-            self._events = sum(piece.rows.num_rows for piece in self._pieces)
-            self._bytes = sum(piece.nbytes for piece in self._pieces)
-            self._weight = sum(piece.weight for piece in self._pieces)
-        else:
-            self._events = self._bytes = self._weight = 0
+        self._events = sum(piece.rows.num_rows for piece in self._pieces)
+        self._bytes = sum(piece.nbytes for piece in self._pieces)
+        self._weight = sum(piece.weight for piece in self._pieces)
+        if not self._pieces:
             self._since_s = None
         position = out[-1].position
         self._in_split = position is None

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 from py4j.protocol import Py4JError
@@ -31,7 +31,7 @@ _SETTINGS = {
 
 def session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """Return the application's session; ``spark-submit`` or ``settings`` decide where it runs."""
-    with without_pandas():
+    with without_pandas(), suppress(ImportError):
         # With its first call into the JVM, PySpark imports its tools for tests, which load pandas.
         import_module("pyspark.testing.utils")
     builder = SparkSession.builder.appName(app_name)
