@@ -12,6 +12,7 @@ and in the user's cache directory, and are looked for in this order.
 
 import hashlib
 import json
+import logging
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,8 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_deltaforge.columns.kept_code import library_places, stamp_of
+
+_log = logging.getLogger(__name__)
 
 _ARRAY_FLAGS = 0x501
 """Of ``ndarray.flags``: C-contiguous, aligned, writable."""
@@ -85,6 +88,12 @@ class Kernel:
                 code = library.code(self, kinds)
                 if code is not None:
                     return code
+            if libraries() and not _recorders:
+                _log.info(
+                    "kernel %s is compiled in this process, which takes up to 100 MiB: no library "
+                    "has it for such arguments; run `deltaforge precompile`",
+                    self.name,
+                )
             return self.dispatcher  # type: ignore[no-any-return]
 
     def forget(self) -> None:

@@ -167,4 +167,8 @@ def made_ids(key: Any, ids: Any, origins: Any, made: Any, out: Any) -> None:
         out: uint8 of shape (rows, 16). The first event made from an origin has the ordinal 0, the
             next one 1, in the order of the rows.
     """
-    _fill_made(key, ids, origins, made, out)
+    # Whoever made them: machine code is made for one kind of arguments.
+    read_only = [each.view() for each in (ids, origins, made)]
+    for each in read_only:
+        each.flags.writeable = False
+    _fill_made(key, *read_only, out)

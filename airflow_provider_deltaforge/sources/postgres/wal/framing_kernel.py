@@ -181,7 +181,8 @@ def scan(data, at, end, state, transactions, rows, keys, plans):
 
 
 def precompile() -> None:
-    """Compile the kernel, or find it compiled."""
+    """Compile what Python calls, or find it compiled."""
     tables = np.zeros((1, TX_COLUMNS), np.int64), np.zeros((1, 6), np.int64)
     relations = np.full(2, -1, np.int64), np.full(2, -1, np.int64)
     scan(np.zeros(0, np.uint8), 0, 0, np.zeros(STATE_SIZE, np.int64), *tables, *relations)
+    big(np.zeros(8, np.uint8), 0, 8)
