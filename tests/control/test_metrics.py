@@ -1,6 +1,7 @@
 """Metrics: their names, and that what a lane counts arrives in them through the state store."""
 
 import json
+import threading
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,7 @@ from airflow_provider_deltaforge.control import pipelines, starting
 from airflow_provider_deltaforge.control.metrics import Observed, exposition, families, observe
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
-from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements
+from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurements, watch_retention
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats
 from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
@@ -243,6 +244,17 @@ def test_a_new_lane_goes_on_with_every_measurement():
     without = LaneMeasurements()
     without.resume(lane.counts(), [])
     assert without.counts().sinks == {}
+
+
+def test_what_a_source_keeps_is_known_as_soon_as_there_is_a_position():
+    """Not after a whole interval more, which was an hour's blindness for a long one."""
+    lane, ending = LaneMeasurements(), threading.Event()
+    answers = iter([None, None])
+    watch_retention(lane, lambda: next(answers, LogRetention(kept_bytes=7)), ending, 3600.0)
+    try:
+        wait_until(lambda: lane.gauges().retention == LogRetention(kept_bytes=7))
+    finally:
+        ending.set()
 
 
 def test_what_tasks_count_beside_each_other_adds_up():

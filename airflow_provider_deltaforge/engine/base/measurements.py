@@ -329,15 +329,20 @@ def watch_retention(
     ending: threading.Event,
     every_s: float,
 ) -> None:
-    """Ask a source now and then what it keeps of its log, in a thread, until ``ending`` is set."""
+    """Ask a source now and then what it keeps of its log, in a thread, until ``ending`` is set.
+
+    Sooner at first: what has no position yet has no answer either.
+    """
 
     def watch() -> None:
+        pause_s = min(1.0, every_s)
         while True:
             retention = None
             with suppress(Exception):  # The reader says it, if the source is away.
                 retention = ask()
             measured.retains(retention)
-            if ending.wait(every_s):
+            if ending.wait(pause_s):
                 return
+            pause_s = min(2 * pause_s, every_s)
 
     threading.Thread(target=watch, name="retention", daemon=True).start()
