@@ -159,12 +159,12 @@ def test_behind_an_open_transaction_of_another_sink_the_position_is_waited_for(o
 
     hurried = open_writer(id="one", send_timeout_secs=3)
 
-    def told():
+    def is_named():
         with pytest.raises(RetryableError) as caught:
             hurried.recover()
-        return "to its end" in str(caught.value)
+        return "to its end" in (text := str(caught.value)) and "open transaction at offset" in text
 
-    wait_until(told)  # It may take its time to begin with transactions, too.
+    wait_until(is_named)  # It may take its time to begin with transactions, too.
     other.close()
 
     assert open_writer(id="one").recover() == at(1)

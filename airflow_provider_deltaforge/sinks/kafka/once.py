@@ -87,7 +87,7 @@ class KafkaOnceWriter(KafkaWriter):
             self._settings,
             self._where,
             self._error_of,
-            lambda: self._pause(deadline, what),
+            lambda why: self._pause(deadline, what, why),
         )
 
     def fence(self, claim: WriterClaim) -> None:
@@ -275,18 +275,20 @@ class KafkaOnceWriter(KafkaWriter):
                 raise self._lost(f"it could not {what} within {self.timeout_s:g} s")
             self._pause(deadline, what)
 
-    def _pause(self, deadline: float, what: str) -> None:
-        """Raise where there is a reason to wait no longer."""
+    def _pause(self, deadline: float, what: str, why: str = "") -> None:
+        """Raise where there is a reason to wait no longer; ``why``: what is waited for."""
         self._serve(self._producer.poll, 0)
         self._raise_if_refused()
         if self._abandoned:
             raise RetryableError(f"{self._where}: asked to end, could not {what} before")
         if time.monotonic() >= deadline:
+            late = f"{self._where}: could not {what} within {self.timeout_s:g} s"
+            if why:
+                raise RetryableError(f"{late}: {why}")
             self._raise_if_other_server()
             raise RetryableError(
-                f"{self._where}: could not {what} within {self.timeout_s:g} s; check that the "
-                f"brokers {self._sink.brokers} are up and reachable (last error: "
-                f"{self._errors.last})"
+                f"{late}; check that the brokers {self._sink.brokers} are up and reachable "
+                f"(last error: {self._errors.last})"
             )
 
     def _raise(self, failures: list[Any], topic: str = "") -> NoReturn:

@@ -25,6 +25,14 @@ _SETTINGS = {
 }
 _FIRST_LOOK, _FURTHER = 1000, 20
 _ASK_S, _POLL_S, _ELECTION_S = 5.0, 0.2, 10.0
+_HELD_UP = (
+    "an open transaction at offset {offset} of partition {number} holds it up. One of another sink "
+    "ends by itself, at the latest after its transaction.timeout.ms. If this one stays, Kafka has "
+    "lost its end, and all readers wait for it: find its other partitions with `kafka-transactions"
+    ".sh --bootstrap-server BROKER find-hanging --broker-id ID --max-transaction-timeout 1`, and "
+    "end it in each of them with `… abort --topic {topic} --partition {number} --start-offset "
+    "{offset}`"
+)
 
 
 def topic_of(pipeline: str) -> str:
@@ -41,7 +49,8 @@ class KafkaPositions:
         settings: of the producer; what they say about connections holds here as well.
         where: how messages for people name the sink.
         refuse: turns an error of the driver into the one the engine acts on.
-        check: called while waiting; raises when there is a reason to give up.
+        check: called while waiting, with what is waited for if it is known; raises when there is
+            a reason to give up.
     """
 
     def __init__(
@@ -51,7 +60,7 @@ class KafkaPositions:
         settings: Mapping[str, Any],
         where: str,
         refuse: Callable[[Any], Exception],
-        check: Callable[[], None],
+        check: Callable[[str], None],
     ) -> None:
         from confluent_kafka.admin import AdminClient
 
@@ -97,7 +106,7 @@ class KafkaPositions:
             retry=retry_if_exception(self._has_no_leader),
             stop=stop_after_delay(_ELECTION_S),
             wait=wait_fixed(_POLL_S),
-            before_sleep=lambda _: self._check(),
+            before_sleep=lambda _: self._check(""),
             reraise=True,
         )
         try:
@@ -166,13 +175,15 @@ class KafkaPositions:
     ) -> tuple[int, bytes | None] | None:
         """Return the last record of a key between two offsets.
 
-        Transactions of other sinks that are open there are waited for: their ends come soon.
+        Transactions of other sinks that are open there are waited for: their ends come soon. Not
+        that of a transaction whose end Kafka itself lost, which holds up every reader until
+        somebody ends it; so it is named.
         """
         consumer.assign([self._kafka.TopicPartition(self._topic, number, start)])
         found: tuple[int, bytes | None] | None = None
-        reached = start
+        reached, why = start, ""
         while reached < end:
-            self._check()
+            self._check(why)
             for message in consumer.consume(1000, timeout=_POLL_S):
                 error = message.error()
                 if error is None:
@@ -181,6 +192,7 @@ class KafkaPositions:
                         found = message.timestamp()[1], message.value()
                 elif error.code() == error_codes.KafkaCode["_PARTITION_EOF"]:
                     reached = message.offset()
+                    why = _HELD_UP.format(topic=self._topic, number=number, offset=reached)
                 elif error.code() not in error_codes.PASSING:
                     raise self._kafka.KafkaException(error)
         return found
