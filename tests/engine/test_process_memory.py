@@ -69,6 +69,37 @@ def test_large_blocks_go_back_to_the_system():
     assert int(held.stdout) < 20
 
 
+BACKLOG = """
+import ctypes
+import psutil
+from airflow_provider_deltaforge.engine.base.process_memory import give_back, stay_lean
+stay_lean()
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+before = psutil.Process().memory_info().rss
+batches = []
+for _ in range(600):
+    batches.append(library.malloc(100_000))
+    ctypes.memset(batches[-1], 1, 100_000)
+    library.malloc(100)
+for batch in batches:
+    library.free(ctypes.c_void_p(batch))
+grown = lambda: (psutil.Process().memory_info().rss - before) >> 20
+kept = grown()
+give_back()
+print(kept, grown())
+"""
+
+
+def test_what_a_backlog_leaves_goes_back_to_the_system():
+    outcome = subprocess.run(
+        [sys.executable, "-c", BACKLOG], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    kept, left = map(int, outcome.stdout.split())
+    assert kept > 40
+    assert left < 10
+
+
 ARENAS = """
 import ctypes, sys, threading
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
