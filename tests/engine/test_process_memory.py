@@ -100,6 +100,32 @@ def test_what_a_backlog_leaves_goes_back_to_the_system():
     assert left < 10
 
 
+CIRCLES = """
+import gc, weakref
+import numpy as np
+from airflow_provider_deltaforge.engine.base.process_memory import give_back
+gc.collect()
+class Buffer(np.ndarray): pass
+def fail(buffer):
+    try:
+        raise OSError
+    except OSError as error:
+        kept = error  # The frame has the error, whose traceback has the frame.
+    return weakref.ref(buffer)
+held = fail(np.ones(1 << 20, np.uint8).view(Buffer))
+print(held() is None)
+give_back()
+print(held() is None)
+"""
+
+
+def test_what_an_old_error_holds_is_given_back():
+    outcome = subprocess.run(
+        [sys.executable, "-c", CIRCLES], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    assert outcome.stdout.split() == ["False", "True"]
+
+
 ARENAS = """
 import ctypes, sys, threading
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean

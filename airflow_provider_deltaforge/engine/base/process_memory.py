@@ -11,6 +11,7 @@ clients have new threads whenever they connect again.
 """
 
 import ctypes
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,11 +42,16 @@ def stay_lean() -> None:
 
 
 def give_back() -> None:
-    """Give free memory back to the system; takes some milliseconds.
+    """Give memory that nobody needs back to the system; takes some milliseconds.
+
+    An error's traceback keeps the frames it went through, in circles that only the collector opens;
+    a batch or a reader with its buffers may hang on each. Python looks for circles among old
+    objects when there are many new ones, and here are few: hours may pass, and servers go away.
 
     By itself the C library only gives back what is free at an arena's end. What a backlog leaves
     lies between blocks that stay, so that each larger one would leave the process larger.
     """
+    gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
