@@ -11,7 +11,7 @@ from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
-from airflow_provider_deltaforge.engine.base.process_memory import give_back
+from airflow_provider_deltaforge.engine.base.process_memory import give_back_if_due
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext, place
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage import distress
@@ -28,7 +28,6 @@ from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _DRAIN_GRACE_S = 10.0
 _SUMMARY_S = 60.0
-_GIVE_BACK_S = 60.0
 _ENDED_AS: dict[str, Status] = {
     "request": "snapshotting",
     "paused": "paused",
@@ -160,14 +159,11 @@ class Heartbeat:
         )
 
     def _run(self) -> None:
-        give_back_at = time.monotonic() + _GIVE_BACK_S
         while not self._done.wait(self._context.job.tuning.beat_s):
             try:
                 self._watcher.check()
                 self._beat(None)
-                if time.monotonic() > give_back_at:
-                    give_back()
-                    give_back_at = time.monotonic() + _GIVE_BACK_S
+                give_back_if_due()
             except FencedError:
                 self.end("fenced")
                 return

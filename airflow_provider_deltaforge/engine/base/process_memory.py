@@ -13,6 +13,7 @@ clients have new threads whenever they connect again.
 import ctypes
 import gc
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
@@ -25,6 +26,7 @@ _LARGE_BYTES = 1 << 20
 _ARENA_MAX = -8
 """glibc's ``M_ARENA_MAX``."""
 _ARENAS = 2
+_GIVE_BACK_S = 60.0
 
 
 def stay_lean() -> None:
@@ -41,8 +43,26 @@ def stay_lean() -> None:
         library.mallopt(_ARENA_MAX, _ARENAS)
 
 
+class _Clock:
+    """When this process last gave memory back."""
+
+    def __init__(self) -> None:
+        self.at_s = time.monotonic()
+
+
+_given_back = _Clock()
+
+
+def give_back_if_due() -> None:
+    """Give memory back if this process did not in the last minute, whoever asks."""
+    now_s = time.monotonic()
+    if now_s - _given_back.at_s > _GIVE_BACK_S:
+        _given_back.at_s = now_s
+        give_back()
+
+
 def give_back() -> None:
-    """Give memory that nobody needs back to the system; takes some milliseconds.
+    """Give memory that nobody needs back to the system; takes some 40 milliseconds.
 
     An error's traceback keeps the frames it went through, in circles that only the collector opens;
     a batch or a reader with its buffers may hang on each. Python looks for circles among old
