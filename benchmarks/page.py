@@ -183,7 +183,9 @@ The same servers, rows and broker for all; each system has the settings that its
 for a backlog and for a short way (`benchmarks/peer_systems.py`), ours its defaults for the steady
 loads. Debezium is {debezium}, with Kafka Connect in one process and a heap of 1 to 2 GiB; ours is
 `deltaforge run`, with what supervises the driver. Latency is from `NOW()` in the row's statement.
-JVMs begin cold in each run; the second half of a backlog is where they are warm.
+JVMs begin cold in each run; the second half of a backlog is where they are warm, and 15 s of a
+steady load pass before it is measured. Compare the systems with each other, not with the tables
+above: from day to day the same machine was up to twice as slow.
 """
 _PEER_TITLES = {
     "backlog": "A backlog of a million rows, in transactions of 64",
