@@ -1,4 +1,4 @@
-"""Drivers do not pay for pandas, which pyarrow would import at its first array."""
+"""Drivers do not load pandas, and give back the memory that they need no longer."""
 
 import subprocess
 import sys
@@ -100,7 +100,7 @@ def test_what_a_backlog_leaves_goes_back_to_the_system():
     assert left < 10
 
 
-CIRCLES = """
+CYCLE = """
 import gc, weakref
 import numpy as np
 from airflow_provider_deltaforge.engine.base.process_memory import give_back
@@ -121,7 +121,7 @@ print(held() is None)
 
 def test_what_an_old_error_holds_is_given_back():
     outcome = subprocess.run(
-        [sys.executable, "-c", CIRCLES], cwd=CHECKOUT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", CYCLE], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
     assert outcome.stdout.split() == ["False", "True"]
 

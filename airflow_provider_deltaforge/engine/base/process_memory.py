@@ -8,6 +8,8 @@ The C library keeps freed blocks of up to 32 MiB for later once it has seen some
 and batches of a few MiB come and go all the time, between small ones that stay: 30 MiB of holes.
 It also gives each new thread an arena of its own, up to eight for each core, and takes none back;
 clients have new threads whenever they connect again.
+
+What is free all the same goes back once a minute.
 """
 
 import ctypes
@@ -64,9 +66,9 @@ def give_back_if_due() -> None:
 def give_back() -> None:
     """Give memory that nobody needs back to the system; takes some 40 milliseconds.
 
-    An error's traceback keeps the frames it went through, in circles that only the collector opens;
-    a batch or a reader with its buffers may hang on each. Python looks for circles among old
-    objects when there are many new ones, and here are few: hours may pass, and servers go away.
+    An error's traceback keeps the frames it went through, in reference cycles that only the garbage
+    collector breaks; each may hold a batch, or a reader with its buffers. Python looks at its old
+    objects when there are many new ones. Here there are few, so that hours and outages may pass.
 
     By itself the C library only gives back what is free at an arena's end. What a backlog leaves
     lies between blocks that stay, so that each larger one would leave the process larger.
