@@ -1,11 +1,15 @@
 """Drivers do not load pandas, and give back the memory that they need no longer."""
 
+import queue
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from airflow_provider_deltaforge.engine.base import process_memory
 from tests.architecture.probe import CHECKOUT
+from tests.waiting import PATIENCE_S
 
 DRIVER = """
 import sys
@@ -124,6 +128,16 @@ def test_what_an_old_error_holds_is_given_back():
         [sys.executable, "-c", CYCLE], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
     assert outcome.stdout.split() == ["False", "True"]
+
+
+def test_who_asks_does_not_wait_while_memory_is_given_back(monkeypatch):
+    threads = queue.SimpleQueue()
+    monkeypatch.setattr(
+        process_memory, "give_back", lambda: threads.put(threading.current_thread())
+    )
+    monkeypatch.setattr(process_memory, "_GIVE_BACK_S", -1.0)
+    process_memory.MemoryReturn().if_due()
+    assert threads.get(timeout=PATIENCE_S) is not threading.current_thread()
 
 
 ARENAS = """

@@ -11,7 +11,7 @@ from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.engine.base.control_watcher import ControlWatcher
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.outcome import Outcome, Why
-from airflow_provider_deltaforge.engine.base.process_memory import give_back_if_due
+from airflow_provider_deltaforge.engine.base.process_memory import MEMORY_RETURN
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext, place
 from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.storage import distress
@@ -163,7 +163,7 @@ class Heartbeat:
             try:
                 self._watcher.check()
                 self._beat(None)
-                give_back_if_due()
+                MEMORY_RETURN.if_due()
             except FencedError:
                 self.end("fenced")
                 return

@@ -15,6 +15,7 @@ What is free all the same goes back once a minute.
 import ctypes
 import gc
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,22 +46,25 @@ def stay_lean() -> None:
         library.mallopt(_ARENA_MAX, _ARENAS)
 
 
-class _Clock:
-    """When this process last gave memory back."""
+class MemoryReturn:
+    """Gives memory back now and then, whoever asks for it in this process."""
 
     def __init__(self) -> None:
-        self.at_s = time.monotonic()
+        self._last_s = time.monotonic()
+
+    def if_due(self) -> None:
+        """Give memory back if a minute has passed, in a thread: a heartbeat must not wait for it.
+
+        What is freed may be a client, whose threads are waited for.
+        """
+        now_s = time.monotonic()
+        if now_s - self._last_s > _GIVE_BACK_S:
+            self._last_s = now_s
+            threading.Thread(target=give_back, name="memory", daemon=True).start()
 
 
-_given_back = _Clock()
-
-
-def give_back_if_due() -> None:
-    """Give memory back if this process did not in the last minute, whoever asks."""
-    now_s = time.monotonic()
-    if now_s - _given_back.at_s > _GIVE_BACK_S:
-        _given_back.at_s = now_s
-        give_back()
+MEMORY_RETURN = MemoryReturn()
+"""Of this process."""
 
 
 def give_back() -> None:

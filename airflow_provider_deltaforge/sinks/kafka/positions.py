@@ -187,7 +187,7 @@ class KafkaPositions:
             for message in consumer.consume(1000, timeout=_POLL_S):
                 error = message.error()
                 if error is None:
-                    reached = message.offset() + 1
+                    reached, why = message.offset() + 1, ""
                     if message.key() == key:
                         found = message.timestamp()[1], message.value()
                 elif error.code() == error_codes.KafkaCode["_PARTITION_EOF"]:
