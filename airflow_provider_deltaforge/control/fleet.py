@@ -107,7 +107,7 @@ class Fleet:
         except RetryableError:
             self._start_later(name)
             raise
-        self._watch(replace(job, generation=started.generation))
+        self._keep(replace(job, generation=started.generation))
         return started
 
     def start_wanted(self, store: Store) -> list[str]:
@@ -225,8 +225,14 @@ class Fleet:
             except DeltaForgeError as error:
                 _log.warning("%s is not started: %s", name, redacted(str(error)))
                 return
-            self._watch(replace(job, generation=started.generation))
+            self._keep(replace(job, generation=started.generation))
             return
+
+    def _keep(self, job: LaunchSpec) -> None:
+        """Watch what was started. If this fleet was closed meanwhile, nobody has ended it yet."""
+        self._watch(job)
+        if self._leaving.is_set():
+            self._end(job.pipeline, [])
 
     def _watch(self, job: LaunchSpec) -> None:
         with self._lock:

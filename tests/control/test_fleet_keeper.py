@@ -21,7 +21,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control, Progress, heartbeat
 from tests.control.bench import DOCUMENT, job_of
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 ALIVE = f"fleet:{socket.gethostname()}:{os.getppid()}:aaaaaaaa"
 """The owner token of a fleet whose process is there."""
@@ -38,9 +38,10 @@ class Keeper:
                 while not leaving.wait(0.05):
                     if Control(store, job.pipeline).read().desired == "stopped":
                         break
+            self.ended.append((job.pipeline, job.generation))
             return 0
 
-        self.driven = []
+        self.driven, self.ended = [], []
         self.said = []
         threads = ThreadBackend(directory, drive, term_grace_s=5)
         self.backend = LaunchBackends(LocalBackend(directory), threads=threads, chosen=NAME)
@@ -119,6 +120,27 @@ def test_a_fleet_leaves_alone_what_another_drives_and_takes_over_when_that_ends(
     assert second.driven == []
     first.fleet.close(5)
     second.until(lambda: second.driven == [("orders", 2)])
+
+
+def test_a_driver_that_starts_while_its_fleet_closes_ends_as_well(keeper, monkeypatch):
+    kept = keeper()
+    submitted, closed = threading.Event(), threading.Event()
+    submit = ThreadBackend.submit
+
+    def submit_slowly(backend, job):
+        handle = submit(backend, job)
+        submitted.set()
+        closed.wait(PATIENCE_S)
+        return handle
+
+    monkeypatch.setattr(ThreadBackend, "submit", submit_slowly)
+    kept.keeper.tick()
+    assert submitted.wait(PATIENCE_S)
+    kept.fleet.close(1)
+    assert kept.ended == []
+    closed.set()
+
+    wait_until(lambda: kept.ended == [("orders", 1)])
 
 
 @pytest.mark.parametrize(
