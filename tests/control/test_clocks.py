@@ -41,15 +41,14 @@ class Remote:
         self._ending = threading.Event()
 
     def beat(self, word="running"):
-        self.beats += 1
+        beat = self.beats + 1
         generation = self.control.read().generation
-        told = progress(
-            word, self.fence.version, generation, self.beats, boot="another", host="far"
-        )
+        told = progress(word, self.fence.version, generation, beat, boot="another", host="far")
         skewed = told.model_copy(
             update={"heartbeat_at_ms": told.heartbeat_at_ms + int(self.ahead_s * 1000)}
         )
         self.control.store.transact([self.control.put_progress(skewed)], self.fence)
+        self.beats = beat  # Who waits for it finds it in the store.
 
     def __enter__(self):
         self.beat()
