@@ -135,9 +135,11 @@ def test_who_asks_does_not_wait_while_memory_is_given_back(monkeypatch):
     monkeypatch.setattr(
         process_memory, "give_back", lambda: threads.put(threading.current_thread())
     )
-    monkeypatch.setattr(process_memory, "_GIVE_BACK_S", -1.0)
-    process_memory.MemoryReturn().if_due()
+    process_memory.MemoryReturn(every_s=0.0).if_due()
     assert threads.get(timeout=PATIENCE_S) is not threading.current_thread()
+
+    process_memory.MemoryReturn(every_s=PATIENCE_S).if_due()
+    assert threads.empty()
 
 
 ARENAS = """

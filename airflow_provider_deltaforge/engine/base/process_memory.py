@@ -29,7 +29,6 @@ _LARGE_BYTES = 1 << 20
 _ARENA_MAX = -8
 """glibc's ``M_ARENA_MAX``."""
 _ARENAS = 2
-_GIVE_BACK_S = 60.0
 
 
 def stay_lean() -> None:
@@ -47,18 +46,22 @@ def stay_lean() -> None:
 
 
 class MemoryReturn:
-    """Gives memory back now and then, whoever asks for it in this process."""
+    """Gives memory back now and then, whoever asks for it in this process.
 
-    def __init__(self) -> None:
-        self._last_s = time.monotonic()
+    Args:
+        every_s: at most so often.
+    """
+
+    def __init__(self, every_s: float = 60.0) -> None:
+        self._every_s, self._last_s = every_s, time.monotonic()
 
     def if_due(self) -> None:
-        """Give memory back if a minute has passed, in a thread: a heartbeat must not wait for it.
+        """Give memory back if it is time, in a thread: a heartbeat must not wait for it.
 
         What is freed may be a client, whose threads are waited for.
         """
         now_s = time.monotonic()
-        if now_s - self._last_s > _GIVE_BACK_S:
+        if now_s - self._last_s >= self._every_s:
             self._last_s = now_s
             threading.Thread(target=give_back, name="memory", daemon=True).start()
 
