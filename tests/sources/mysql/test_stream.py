@@ -148,6 +148,21 @@ def test_file_and_offset_resume_where_there_are_no_gtids(server: Server, databas
     assert keys == [b'{"id":%d}' % i for i in range(len(keys))]
 
 
+def test_a_log_that_only_rotates_moves_file_and_offset(server: Server, database: str) -> None:
+    """Else the position of an idle database stays in a file that the server deletes one day."""
+    source = source_of(server, database)
+    start = {k: v for k, v in source.head().items() if k not in ("gtid_set", "gtid_pos")}
+    run(server, database, "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    end = {**start, "file": source.head()["file"], "pos": 4}
+
+    found = list(batches(source, start, end))
+
+    assert found[-1].end == end
+    assert not sum(batch.rows.num_rows for batch in found)
+    run(server, database, f"PURGE BINARY LOGS TO '{end['file']}'", "CREATE TABLE t (id int)")
+    assert [row["op"] for row in rows(source, end)] == ["ddl"]
+
+
 def test_schema_changes_of_captured_tables_are_events_in_their_place(
     server: Server, database: str
 ) -> None:

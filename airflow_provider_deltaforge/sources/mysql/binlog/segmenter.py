@@ -159,9 +159,22 @@ class BinlogSegmenter(OpenSegment):
         if not logged and file_number(file) > file_number(self._reached or file):
             # The file before does not name this one, as it does unless the server ended.
             self._catalog.server_restarted()
+        is_later = file_number(file) > file_number(self.file)
         self._reached = self.file = file
         self.scanned.state[f.POS] = int.from_bytes(event[f.HEADER : f.HEADER + 8], "little")
+        if is_later and self.position.gtids is None and not self.scanned.state[f.IN_TX]:
+            self._enter_file(event)
         return True
+
+    def _enter_file(self, event: bytes) -> None:
+        """Move the position into the new file with an empty transaction.
+
+        Where nothing is written, an offset would stay in a file that the server deletes one day.
+        """
+        state, transactions = self.scanned.state, self.scanned.transactions
+        seconds, server = (int.from_bytes(part, "little") for part in (event[:4], event[5:9]))
+        f.begin_tx(state, transactions, -1, 0, seconds * 1000, server, state[f.POS], self._next)
+        f.end_tx(state, transactions)
 
     def _expand(self) -> None:
         """Put the events of the compressed one that came last in its place."""
