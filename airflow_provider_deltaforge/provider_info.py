@@ -35,7 +35,10 @@ def get_provider_info() -> dict[str, Any]:
                 )
             ),
         ],
-        "extra-links": [f"{_ROOT}.links.pipeline.DeltaForgePipelineLink"],
+        "extra-links": [
+            f"{_ROOT}.links.pipeline.DeltaForgePipelineLink",
+            f"{_ROOT}.links.pipeline.DeltaForgePipelinesLink",
+        ],
         "connection-types": [_connection_type()],
         "asset-uris": [
             {

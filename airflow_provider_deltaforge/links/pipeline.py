@@ -1,4 +1,4 @@
-"""From a task to its pipeline on the DeltaForge page."""
+"""From a task to its pipelines on the DeltaForge page."""
 
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -28,6 +28,21 @@ class DeltaForgePipelineLink(BaseOperatorLink):
             name = pipeline_name(getattr(operator, "pipeline", None), operator.document)
         except SpecError:
             return ""
-        query = urlencode({"pipeline": name, "conn_id": operator.deltaforge_conn_id})
-        prefix = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-        return f"{prefix}{_PAGE}?{query}"
+        return _page(operator, pipeline=name)
+
+
+class DeltaForgePipelinesLink(BaseOperatorLink):
+    """The page of this provider with all pipelines of a state store, for the task of a fleet."""
+
+    name = "DeltaForge pipelines"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return the path of the page."""
+        del ti_key
+        return _page(operator)
+
+
+def _page(operator: Any, **shown: str) -> str:
+    query = urlencode({**shown, "conn_id": operator.deltaforge_conn_id})
+    prefix = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    return f"{prefix}{_PAGE}?{query}"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,9 +21,11 @@ from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
+from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelinesLink
 from airflow_provider_deltaforge.operators.launch import LaunchingOperator
 from airflow_provider_deltaforge.operators.pipeline import summary
 from airflow_provider_deltaforge.operators.supervision import SupervisingOperator
+from airflow_provider_deltaforge.spec.load import documents_at
 from airflow_provider_deltaforge.storage.contract import Store
 
 _FAIL_ON = ("fleet", "pipeline")
@@ -52,6 +55,7 @@ class DeltaForgeFleetOperator(SupervisingOperator):
     """
 
     template_fields: Sequence[str] = ("documents", "fleet", *LaunchingOperator.template_fields)
+    operator_extra_links = (DeltaForgePipelinesLink(),)
 
     def __init__(
         self,
@@ -113,6 +117,17 @@ class DeltaForgeFleetOperator(SupervisingOperator):
         # The worker's own must not decide.
         local = {threads.LOCAL: str(self.without_spark).lower()}
         return replace(job, environment={**job.environment, **local})
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """Return what all its pipelines read and write; a document that is wrong is left out."""
+        from airflow_provider_deltaforge.operators.lineage import operator_lineage, task_lineage
+
+        task, found = self.pipeline_task(), []
+        for path in document_paths(self.documents):
+            for file in documents_at(path):
+                with suppress(SpecError):  # The task itself returns it among its troubles.
+                    found.append(task_lineage(replace(task, document=str(file))))
+        return operator_lineage(found)
 
     def ended_window(
         self, context: Mapping[str, Any], store: Store, watch: TriggerArguments

@@ -84,6 +84,15 @@ class LaunchingOperator(DeferringOperator):
         """
         self.pipeline_task().check_launch()
 
+    @abstractmethod
+    def get_openlineage_facets_on_start(self) -> Any:
+        """Return what is read and written, for the OpenLineage provider."""
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the same; more tables may be known by then."""
+        del task_instance
+        return self.get_openlineage_facets_on_start()
+
     def tell_driver(self, context: Mapping[str, Any], handle: Handle | None) -> None:
         """Publish in XCom, and in the task's state store, where the driver runs."""
         if handle and "ti" in context:

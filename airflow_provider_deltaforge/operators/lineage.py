@@ -1,11 +1,14 @@
-"""A pipeline's lineage in the classes of OpenLineage, whose provider is installed or not.
+"""The lineage of pipelines in the classes of OpenLineage, whose provider is installed or not.
 
 Airflow's OpenLineage provider asks operators for it, and catches what is raised here.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_deltaforge.control.lineage import (
+    TABLES_MAX,
+    Lineage,
     LineageColumn,
     LineageInput,
     LineageOutput,
@@ -15,14 +18,22 @@ from airflow_provider_deltaforge.hooks.jobs import PipelineTask
 from airflow_provider_deltaforge.spec.load import load
 
 
-def operator_lineage(task: PipelineTask | None) -> Any:
-    """Return an ``OperatorLineage``: tables with their schemas, destinations with their columns.
-
-    Args:
-        task: what it does; None: nothing, or nothing that is known yet.
+def task_lineage(task: PipelineTask) -> Lineage:
+    """Return what a task's pipeline reads and writes.
 
     Raises:
         DeltaForgeError: the document is wrong, a variable has no value, or the store is away.
+    """
+    pipeline = load(task.text(), task.whole_environment())
+    with task.hook().store() as store:
+        return lineage(store, pipeline)
+
+
+def operator_lineage(pipelines: Sequence[Lineage]) -> Any:
+    """Return an ``OperatorLineage``: tables with their schemas, destinations with their columns.
+
+    Args:
+        pipelines: of each what it reads and writes; none: nothing is known yet.
     """
     from airflow.providers.common.compat.openlineage.facet import (
         InputDataset,
@@ -31,11 +42,9 @@ def operator_lineage(task: PipelineTask | None) -> Any:
     )
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    if task is None:
-        return OperatorLineage()
-    pipeline = load(task.text(), task.whole_environment())
-    with task.hook().store() as store:
-        found = lineage(store, pipeline)
+    # Tables and destinations that several pipelines share are named once.
+    inputs = {(t.namespace, t.name): t for found in pipelines for t in found.inputs}
+    outputs = {(o.namespace, o.name): o for found in pipelines for o in found.outputs}
 
     def schema(table: LineageInput) -> dict[str, Any]:
         columns = table.columns.items()
@@ -45,9 +54,9 @@ def operator_lineage(task: PipelineTask | None) -> Any:
     return OperatorLineage(
         inputs=[
             InputDataset(namespace=table.namespace, name=table.name, facets=schema(table))
-            for table in found.inputs
+            for table in list(inputs.values())[:TABLES_MAX]
         ],
-        outputs=[_output(output) for output in found.outputs],
+        outputs=[_output(output) for output in outputs.values()],
     )
 
 

@@ -50,15 +50,10 @@ class PipelineOperator(LaunchingOperator):
 
     def get_openlineage_facets_on_start(self) -> Any:
         """Return what is read and written, for the OpenLineage provider."""
-        from airflow_provider_deltaforge.operators.lineage import operator_lineage
+        from airflow_provider_deltaforge.operators.lineage import operator_lineage, task_lineage
 
         is_known = self.moves_data and bool(self.document)
-        return operator_lineage(self.pipeline_task() if is_known else None)
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the same; more tables may be known by then."""
-        del task_instance
-        return self.get_openlineage_facets_on_start()
+        return operator_lineage([task_lineage(self.pipeline_task())] if is_known else [])
 
 
 def refuse_gone(event: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from airflow.providers.openlineage.extractors.base import DefaultExtractor, Oper
 from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
 from openlineage.client.serde import Serde
 
+from airflow_provider_deltaforge.operators.fleet import DeltaForgeFleetOperator
 from airflow_provider_deltaforge.operators.preflight import DeltaForgePreflightOperator
 from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
@@ -120,6 +121,24 @@ def test_tables_that_are_filtered_out_are_not_read(source, left_out, count):
     lineage, _ = extracted(operator(source, tables))
 
     assert (len(lineage.inputs), len(lineage.outputs)) == (count, 5 * count)
+
+
+def test_a_fleet_reads_and_writes_what_its_pipelines_do(source, tmp_path):
+    document = DOCUMENT.replace("SOURCE", source).replace("PROCESSORS", "")
+    for name, path in (("orders", "/srv/a.jsonl"), ("again", "/srv/b.jsonl")):
+        text = document.replace("name: orders", f"name: {name}")
+        (tmp_path / f"{name}.yaml").write_text(text.replace("/srv/${source.table}.jsonl", path))
+    (tmp_path / "wrong.yaml").write_text(document.replace("brokers:", "broker:"))
+    fleet = DeltaForgeFleetOperator(task_id="fleet", documents=str(tmp_path))
+
+    begins, ends = extracted(fleet)
+
+    assert [table.name for table in begins.inputs] == ["script.rows"]
+    names = [output.name for output in begins.outputs]
+    assert names.count("script.rows") == 1
+    assert {"/srv/a.jsonl", "/srv/b.jsonl"} < set(names)
+    assert faults(event_of(begins)) == []
+    assert ends == begins
 
 
 def test_tasks_that_move_nothing_and_unknown_documents_have_none(source):

@@ -3,9 +3,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from airflow.sdk import BaseSensorOperator
 
-from airflow_provider_deltaforge.links.pipeline import DeltaForgePipelineLink
+from airflow_provider_deltaforge.links.pipeline import (
+    DeltaForgePipelineLink,
+    DeltaForgePipelinesLink,
+)
 from airflow_provider_deltaforge.operators.control import DeltaForgeControlOperator
 from airflow_provider_deltaforge.operators.deferral import DeferringOperator
+from airflow_provider_deltaforge.operators.fleet import DeltaForgeFleetOperator
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
 from airflow_provider_deltaforge.sensors.deltaforge import DeltaForgeSnapshotSensor, PipelineSensor
@@ -37,6 +41,13 @@ def test_the_link_keeps_the_path_under_which_airflow_is_served(monkeypatch):
 def test_a_task_that_names_no_pipeline_has_no_link():
     assert link_of(DeltaForgeStreamOperator(task_id="t", document="/no/such.yaml")) == ""
     assert link_of(DeltaForgeControlOperator(task_id="t", action="stop")) == ""
+
+
+def test_the_link_of_a_fleet_leads_to_all_pipelines_of_its_store():
+    fleet = DeltaForgeFleetOperator(task_id="t", documents="/srv/x", deltaforge_conn_id="shop")
+
+    assert link_of(fleet).endswith("/plugin/deltaforge?conn_id=shop")
+    assert DeltaForgeFleetOperator.operator_extra_links == (DeltaForgePipelinesLink(),)
 
 
 @pytest.mark.parametrize("base", [PipelineOperator, DeltaForgeControlOperator, PipelineSensor])
