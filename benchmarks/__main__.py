@@ -16,6 +16,7 @@ client.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -83,6 +84,8 @@ _out = Console()
 
 def main() -> None:
     """Measure what was asked for and write it down."""
+    if not sys.stdout.isatty():
+        os.environ.setdefault("COLUMNS", "200")  # Into a file a table goes whole.
     asked = _parser().parse_args()
     asked.events = asked.events or _EVENTS.get(asked.what, 1_000_000)
     asked.sources = [asked.source] if asked.source else ["mysql", "postgres"]
