@@ -102,7 +102,6 @@ def precompile(server_uuid: str) -> None:
     # What schema changes, compressed transactions, large packets and a server's refusal need.
     framing_kernel.begin_tx(state, tables[0], 0, 0, 0, 0, 0, 0)
     framing_kernel.end_tx(state, tables[0])
-    framing_kernel.advance(state, 0)
     framing_kernel.packet_size(nothing, 0, 0)
     framing_kernel.little(np.zeros(4, np.uint8), 0, 3)
     maps, none = np.zeros(0, np.int64), np.zeros(0, np.bool_)

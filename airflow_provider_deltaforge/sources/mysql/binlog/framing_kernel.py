@@ -30,10 +30,8 @@ NEED_MORE, SERVER_ERROR, SERVER_EOF, STOPPED = 0, 1, 2, 3
 DONE, SPECIAL, UNKNOWN_ORIGIN, FULL, NO_TABLE_MAP = 0, 1, 2, 3, 4
 
 # The scanner's state, one int64 each.
-IN_TX, TX_COUNT, ROWS_COUNT, MAPS_COUNT, POS, TX_MAPS, STANDALONE, INNER, TX_EVENT, BEGUN = range(
-    10
-)
-STATE_SIZE = 10
+IN_TX, TX_COUNT, ROWS_COUNT, MAPS_COUNT, POS, TX_MAPS, STANDALONE, TX_EVENT, BEGUN = range(9)
+STATE_SIZE = 9
 
 # Columns of the table of row events; the map is an ordinal in the table of table maps.
 ROW_START, ROW_STOP, ROW_KIND, ROW_TX, ROW_MAP, ROW_EVENT = range(6)
@@ -221,7 +219,7 @@ def scan(data, starts, index, count, state, origins, transactions, rows, maps):
         body = start + HEADER
         kind = data[start + 4]
         log_pos = little(data, start + 13, 4)
-        if log_pos and not state[INNER] and kind not in (27, 41):
+        if log_pos and kind not in (27, 41):
             advance(state, log_pos)
         before = state[POS] - little(data, start + 9, 4)
         if _IGNORED[kind]:

@@ -274,9 +274,9 @@ class ScanTables:
 
     def clear(self) -> None:
         """Forget everything but the place in the log."""
-        pos, inner = self.state[f.POS], self.state[f.INNER]
+        pos = self.state[f.POS]
         self.state[:] = 0
-        self.state[f.POS], self.state[f.INNER] = pos, inner
+        self.state[f.POS] = pos
         self.resolved = 0
 
 

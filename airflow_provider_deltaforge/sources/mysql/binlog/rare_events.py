@@ -294,6 +294,9 @@ def _signed(data: bytes, at: int) -> tuple[int, int]:
 def payload_events(event: bytes) -> list[bytes]:
     """Return the events inside a transaction payload event, without checksums.
 
+    All of them end where it ends: they have no place of their own in the log, and a segment may be
+    cut between them.
+
     Raises:
         FatalError: an unknown compression, or a damaged payload.
     """
@@ -322,7 +325,7 @@ def payload_events(event: bytes) -> list[bytes]:
         size = int.from_bytes(body[at + 9 : at + 13], "little")
         if size < f.HEADER:
             raise FatalError("a transaction payload is damaged; snapshot the tables again")
-        events.append(body[at : at + size])
+        events.append(body[at : at + 13] + event[13:17] + body[at + 17 : at + size])
         at += size
     return events
 

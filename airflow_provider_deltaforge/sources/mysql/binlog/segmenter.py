@@ -181,20 +181,11 @@ class BinlogSegmenter(OpenSegment):
         event = self.events.event(self.events.count - 1)
         self.events.count -= 1
         self._scan()
-        if event[4] != f.PAYLOAD:
-            self._insert(mariadb_event(event))
-            return
-        f.advance(self.scanned.state, int.from_bytes(event[13:17], "little"))
-        for inner in payload_events(event):
-            self._insert(inner, inner=1)
-        self.scanned.state[f.INNER] = 0
-
-    def _insert(self, event: bytes, *, inner: int = 0) -> None:
-        if not self.events.has_room(len(event)):
-            self._make_room(len(event))
-        self.events.append(event)
-        self.scanned.state[f.INNER] = inner
-        self._scan()
+        for inner in payload_events(event) if event[4] == f.PAYLOAD else [mariadb_event(event)]:
+            if not self.events.has_room(len(inner)):
+                self._make_room(len(inner))
+            self.events.append(inner)
+            self._scan()
 
     def _cut_complete(self) -> bool:
         """Make a segment of the complete transactions; return whether there were any."""
