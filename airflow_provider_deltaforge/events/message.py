@@ -20,6 +20,9 @@ class Messages:
         event_ids: fixed 16 bytes, the same on every replay.
         event_rows: int32. Which row of the change batch each message came from.
         shards: int32, by ``sharding.count`` of the document, or None without one.
+        order_groups: uint64, nullable. Messages with the same number must not overtake each other:
+            those of a key, and those of a row that changes it. Null is about a whole table and
+            overtakes nothing, nor is it overtaken. None where the sink keeps all in order.
     """
 
     topics: "pa.DictionaryArray"
@@ -29,6 +32,7 @@ class Messages:
     event_ids: "pa.FixedSizeBinaryArray"
     event_rows: "pa.Int32Array"
     shards: "pa.Int32Array | None" = None
+    order_groups: "pa.UInt64Array | None" = None
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -41,6 +45,11 @@ class Messages:
     def take(self, rows: "pa.Array") -> "Messages":
         """Return the messages at ``rows``, in that order."""
         return self._each(lambda column: column.take(rows))
+
+    def groups(self) -> "pa.Int32Array":
+        """Return ``order_groups`` counted from 0; where there are none, the keys stand for them."""
+        by = self.keys if self.order_groups is None else self.order_groups
+        return by.dictionary_encode().indices
 
     def same_as(self, other: "Messages") -> bool:
         """Return whether these are the same messages, perhaps rendered again."""

@@ -305,6 +305,11 @@ class Sink(PluginSettings):
         return False
 
     @property
+    def reorders(self) -> bool:
+        """Whether its writer may put a message before an earlier one of another order group."""
+        return False
+
+    @property
     def key_template(self) -> str | None:
         """The template of the message key; None where it is the row's primary key as JSON."""
         return None if self.key_field is None else getattr(self, self.key_field)

@@ -6,10 +6,14 @@ import uuid
 
 import pytest
 
+from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sinks.nats import NatsSink
 from airflow_provider_deltaforge.sinks.redelivery import redelivering
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
+from tests.envelopes.changes import ORIGIN
 from tests.servers import nats
 from tests.sinks import nats_reader as reader
 from tests.waiting import PATIENCE_S, wait_until
@@ -287,6 +291,31 @@ class TestOrder:
 
         assert [len(each) for each in reader.values(url, name)] == [50]
 
+    def test_a_row_that_changes_its_key_stays_behind_what_it_was(self, url, name, open_writer):
+        large, small = (b'{"id":%d,"sku":"%s"}' % each for each in ((1, b"x" * 2500), (2, b"y")))
+        rows = [
+            change(after=large, key=b'{"id":1}'),
+            change(op="u", before=b'{"id":1}', after=small, key=b'{"id":2}', event_id=bytes(16)),
+        ]
+        held_back(url, name, open_writer, rows)
+
+    @pytest.mark.parametrize("key", [None, "${after.id}"])
+    def test_a_truncate_stays_between_rows(self, url, name, open_writer, key):
+        large = b'{"id":1,"sku":"%s"}' % (b"x" * 2500)
+        rows = [
+            change(after=large, key=b'{"id":1}'),
+            change(op="t", after=None, key=None, event_id=bytes(16)),
+        ]
+        held_back(url, name, open_writer, rows, key=key)
+
+    def test_rows_without_a_key_stay_behind_a_truncate(self, url, name, open_writer):
+        large, small = (b'{"sku":"%s"}' % each for each in (b"x" * 2500, b"y"))
+        rows = [
+            change(op="t", after=None, key=None, ddl=large),
+            change(after=small, key=None, event_id=bytes(16)),
+        ]
+        held_back(url, name, open_writer, rows)
+
     def test_an_old_copy_within_the_window_does_not_become_the_last_word(
         self, url, name, place, open_writer
     ):
@@ -297,6 +326,22 @@ class TestOrder:
         open_writer().write(rows(place, [1, 2], b"k"))
 
         assert reader.values(url, name) == [value(2), value(1), value(2)]
+
+
+def held_back(url, name, open_writer, rows, **settings):
+    """Expect that nothing is stored while the first change is too large for the stream."""
+    sink = NatsSink(url=url, subject=f"{name}.${{source.table}}", stream=name, **settings)
+    batch, _ = Renderer(sink, ORIGIN).render(with_former_keys(change_rows(rows)))
+    reader.change_stream(url, name, max_bytes=3_000, discard="new")
+    writer = open_writer()
+    writer.write(messages([(f"{name}.orders", b"z", padded(50))]))
+    with pytest.raises(RetryableError):
+        writer.write(batch)
+    assert [len(each) for each in reader.values(url, name)] == [50]
+
+    reader.change_stream(url, name, max_bytes=1_000_000)
+    assert list(writer.write(batch)) == []
+    assert reader.values(url, name)[1:] == batch.values.to_pylist()
 
 
 def padded(size):

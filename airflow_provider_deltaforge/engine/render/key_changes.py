@@ -6,7 +6,7 @@ are one event: of the same transaction and place in the log, and refused togethe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,10 @@ class SplitUpdates:
         texts = keys.take(pa.array(other[there]))
         names = pc.if_else(pa.array(self.is_delete[there]), NEW_KEY, OLD_KEY)
         if messages.headers is not None:
-            return _replaced(messages, _merged(messages.headers, there, names, texts))
+            return replace(messages, headers=_merged(messages.headers, there, names, texts))
         ends = np.concatenate([[0], np.cumsum(there)]).astype(np.int32)
         offsets = pa.array(ends, pa.int32(), mask=np.append(~there, False))
-        return _replaced(messages, pa.MapArray.from_arrays(offsets, names, texts))
+        return replace(messages, headers=pa.MapArray.from_arrays(offsets, names, texts))
 
 
 def _merged(
@@ -68,18 +68,6 @@ def _merged(
     ):
         changed[row] = [*(changed[row] or ()), tuple(header)]
     return pa.array(changed, headers.type)
-
-
-def _replaced(messages: Messages, headers: pa.MapArray) -> Messages:
-    return Messages(
-        messages.topics,
-        messages.keys,
-        messages.values,
-        headers,
-        messages.event_ids,
-        messages.event_rows,
-        messages.shards,
-    )
 
 
 def split(

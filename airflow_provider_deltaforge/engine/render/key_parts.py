@@ -29,30 +29,41 @@ def parts_of_rows(rows: pa.RecordBatch, count: int) -> np.ndarray:
 def parts_of_messages(messages: Messages, rows: pa.RecordBatch, count: int) -> np.ndarray:
     """Return the part of each message: one for all that must not overtake each other.
 
-    Those are the messages of a key, and the messages of a row, whatever their keys are: a row that
-    changes its key is in one part with what came before, under either key.
+    Args:
+        messages: of one sink.
+        rows: the change events that ``event_rows`` counts in.
+        count: number of parts; all messages are in the first where any is about a whole table, as a
+            truncate.
+    """
+    groups = order_groups(messages, rows)
+    if groups.null_count:
+        return np.zeros(len(messages), np.int64)
+    return _numbers(np.asarray(groups), count)
+
+
+def order_groups(messages: Messages, rows: pa.RecordBatch) -> pa.UInt64Array:
+    """Return ``Messages.order_groups``.
+
+    A group holds the messages of a key, and the messages of a row, whatever their keys are: a row
+    that changes its key is in one group with what came before, under either key.
 
     Args:
         messages: of one sink.
         rows: the change events that ``event_rows`` counts in.
-        count: number of parts; all messages are in the first where any event is about a whole
-            table, as a truncate.
     """
-    if _concerns_tables(rows):
-        return np.zeros(len(messages), np.int64)
     event_rows = messages.event_rows.to_numpy()
     ids = _row_ids(rows, rows["key"])[event_rows]
     keyed = np.asarray(messages.keys.is_valid())
-    parts = _numbers(np.where(keyed, text_checksums(messages.keys), ids), count)
+    groups = np.where(keyed, text_checksums(messages.keys), ids)
     former = rows["former_key"]
     if former.null_count < len(former):
         moved = np.asarray(former.is_valid())[event_rows]
         before = _row_ids(rows, former)[event_rows[moved]]
-        linked = np.concatenate([ids, before]), np.concatenate([parts, parts[moved]])
+        linked = np.concatenate([ids, before]), np.concatenate([groups, groups[moved]])
     else:
-        linked = ids, parts
-    joined: np.ndarray = _joined(*linked, count)[parts]
-    return joined
+        linked = ids, groups
+    of_tables = _concerns_tables(rows)[event_rows]
+    return pa.array(_joined(*linked, groups), pa.uint64(), mask=of_tables)
 
 
 def _row_ids(rows: pa.RecordBatch, keys: pa.BinaryArray) -> np.ndarray:
@@ -69,20 +80,29 @@ def _numbers(ids: np.ndarray, count: int) -> np.ndarray:
     return numbers
 
 
-def _concerns_tables(rows: pa.RecordBatch) -> bool:
+def _concerns_tables(rows: pa.RecordBatch) -> np.ndarray:
     ops = rows["op"]
-    names = ops.dictionary.to_pylist()
-    return any(names[code] in _OF_TABLES for code in np.unique(codes(ops)).tolist())
+    of_tables = [name in _OF_TABLES for name in ops.dictionary.to_pylist()]
+    found: np.ndarray = np.array([*of_tables, False])[codes(ops)]
+    return found
 
 
-def _joined(ids: np.ndarray, parts: np.ndarray, count: int) -> np.ndarray:
-    """Return by part the one that it becomes, so that each id is in one."""
+def _joined(ids: np.ndarray, groups: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return for each wanted group the one that it becomes, so that each id is in one."""
     order = np.argsort(ids, kind="stable")
-    ids, parts = ids[order], parts[order]
-    crossing = (ids[1:] == ids[:-1]) & (parts[1:] != parts[:-1])
-    roots = np.arange(count)
-    at = np.flatnonzero(crossing)
-    for first, second in zip(parts[at].tolist(), parts[at + 1].tolist(), strict=True):
-        if roots[first] != roots[second]:
-            roots[roots == roots[second]] = roots[first]
-    return roots
+    ids, groups = ids[order], groups[order]
+    crossing = (ids[1:] == ids[:-1]) & (groups[1:] != groups[:-1])
+    if not crossing.any():
+        return wanted
+    ends = np.stack([groups[:-1][crossing], groups[1:][crossing]])
+    names, links = np.unique(ends, return_inverse=True)
+    first, second = links.reshape(ends.shape)
+    roots = np.arange(len(names))
+    while (roots[first] != roots[second]).any():
+        lower = np.minimum(roots[first], roots[second])
+        np.minimum.at(roots, first, lower)
+        np.minimum.at(roots, second, lower)
+        roots = roots[roots]  # Halves the way, or a long chain of keys would take as many rounds.
+    at = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
+    joined: np.ndarray = np.where(names[at] == wanted, names[roots[at]], wanted)
+    return joined

@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.columns.binary_columns import number_column
 from airflow_provider_deltaforge.columns.murmur2_kernel import partitions_of
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, EncoderRequest, Schemas
 from airflow_provider_deltaforge.engine.render.key_changes import split, together
+from airflow_provider_deltaforge.engine.render.key_parts import order_groups
 from airflow_provider_deltaforge.engine.render.route_templates import RouteTemplate, TemplateFields
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.errors import RetryableError
@@ -118,6 +119,7 @@ class Renderer:
             UnaskedError: the encoding has to ask a server.
             RetryableError: something the encoding needs is away.
         """
+        events = rows
         wanted = self._wanted(rows)
         event_rows = number_column(np.arange(rows.num_rows, dtype=np.int32), pa.int32())
         if wanted is not None:
@@ -156,6 +158,8 @@ class Renderer:
         messages, rows, unwritten = self._encoded(messages, bodies)
         if self._tombstones:
             messages = self._with_tombstones(messages, pc.equal(rows["op"].cast(pa.utf8()), "d"))
+        if self._sink.reorders:
+            messages = replace(messages, order_groups=order_groups(messages, events))
         return messages, rejections + unwritten
 
     def topics(self, rows: pa.RecordBatch) -> pa.DictionaryArray:

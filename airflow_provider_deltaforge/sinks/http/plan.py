@@ -63,24 +63,27 @@ class RequestPlan:
         self.answered()
 
 
-def plans(messages: Messages, *, in_arrays: bool, count: int = 1) -> list[RequestPlan]:
-    """Divide a batch so that all messages of a key are in one plan, in their order.
+def steps(messages: Messages, *, in_arrays: bool, count: int = 1) -> list[list[RequestPlan]]:
+    """Divide a batch into steps, one sent after the other, and each into plans, sent together.
+
+    All messages of an order group that are in one step are in one plan, in their order.
 
     Args:
         messages: the batch.
         in_arrays: send the messages of one URL together, as long as their headers are the same.
-        count: how many plans there may be; messages without a key all go into the first.
+        count: how many plans a step may have; what no message may overtake is a step of its own.
     """
     rows = np.arange(len(messages))
-    if count == 1:
-        parts = [rows]
-    else:
-        # Two batches may divide a key differently: the one is through before the other begins.
-        codes = pc.fill_null(messages.keys.dictionary_encode().indices, 0)
-        turns = np.asarray(codes) % count
-        parts = [rows[turns == turn] for turn in range(count)]
     make = _in_arrays if in_arrays else _singly
-    return [make(messages, part) for part in parts if len(part)]
+    if count == 1:
+        return [[make(messages, rows)]]
+    groups = messages.groups()
+    # Two batches may divide a key differently: the one is through before the other begins.
+    turns = np.asarray(pc.fill_null(groups, 0)) % count
+    alone = np.asarray(groups.is_null())
+    of_each = np.split(rows, np.flatnonzero(alone[1:] != alone[:-1]) + 1)
+    parts = [[step[turns[step] == turn] for turn in range(count)] for step in of_each]
+    return [[make(messages, part) for part in step if len(part)] for step in parts]
 
 
 def _singly(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> RequestPlan:

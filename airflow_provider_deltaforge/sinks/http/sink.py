@@ -140,6 +140,11 @@ class HttpSink(Sink):
         own: str | None = self.encoding.media_type
         return own or str(self.envelope.media_types[self.batch_mode])
 
+    @property
+    def reorders(self) -> bool:
+        """Whether several requests are under way, or hold what goes to one URL."""
+        return self.parallelism > 1 or self.batch_mode
+
     def dataset(self) -> tuple[str, str]:
         """Return how lineage calls what it writes to: paths of webhooks are often secret."""
         return str(origin_of(urlsplit(fixed_part(self.url)))), self.id

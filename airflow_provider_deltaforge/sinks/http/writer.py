@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.sinks.contract import WriterClaim, take_lease
 from airflow_provider_deltaforge.sinks.http.address import Addresses, proxy_of
 from airflow_provider_deltaforge.sinks.http.connection import Connections, tls_context
 from airflow_provider_deltaforge.sinks.http.headers import configured
-from airflow_provider_deltaforge.sinks.http.plan import RequestPlan, plans
+from airflow_provider_deltaforge.sinks.http.plan import RequestPlan, steps
 from airflow_provider_deltaforge.sinks.http.sender import HttpSender, RequestOptions
 from airflow_provider_deltaforge.sinks.http.signing import signing_key
 from airflow_provider_deltaforge.sinks.http.sink import HttpSink
@@ -33,7 +33,7 @@ class HttpWriter:
             )
             for _ in range(sink.parallelism)
         ]
-        self._plans: list[RequestPlan] = []
+        self._steps: list[list[RequestPlan]] = []
         self._errors: list[Exception] = []
         self._abandoned = threading.Event()
         self._claim: WriterClaim | None = None
@@ -44,12 +44,14 @@ class HttpWriter:
             return []
         self._take_up(messages)
         self._rest()
-        self._send_plans()
-        if self._errors:
-            # One that needs a person is reported before one that may pass.
-            raise min(self._errors, key=lambda error: isinstance(error, RetryableError))
-        rejections = [rejection for plan in self._plans for rejection in plan.rejections]
-        self._plans = []
+        for plans in self._steps:
+            self._send_plans(plans)
+            if self._errors:
+                # One that needs a person is reported before one that may pass.
+                raise min(self._errors, key=lambda error: isinstance(error, RetryableError))
+        sent = [plan for plans in self._steps for plan in plans]
+        self._steps = []
+        rejections = [rejection for plan in sent for rejection in plan.rejections]
         return sorted(rejections, key=lambda rejection: rejection.event_row)
 
     def fence(self, claim: WriterClaim) -> None:
@@ -75,18 +77,16 @@ class HttpWriter:
 
     def _take_up(self, messages: Messages) -> None:
         """Go on with these messages, or begin with them."""
-        if not (self._plans and self._plans[0].messages.same_as(messages)):
-            self._plans = plans(
+        if not (self._steps and self._steps[0][0].messages.same_as(messages)):
+            self._steps = steps(
                 messages, in_arrays=self._options.in_arrays, count=len(self._senders)
             )
         self._errors = []
 
-    def _send_plans(self) -> None:
-        """Send all plans at the same time, and wait for the end of each."""
+    def _send_plans(self, plans: Sequence[RequestPlan]) -> None:
+        """Send all plans of a step at the same time, and wait for the end of each."""
         jobs = [
-            (sender, plan)
-            for sender, plan in zip(self._senders, self._plans, strict=False)
-            if plan.spans
+            (sender, plan) for sender, plan in zip(self._senders, plans, strict=False) if plan.spans
         ]
         # Daemons: a request that hangs must not keep a process that ends.
         threads = [

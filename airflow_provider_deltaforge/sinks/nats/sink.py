@@ -121,6 +121,11 @@ class NatsSink(Sink):
         return any(named) or any(each.startswith("tls://") for each in self.servers)
 
     @property
+    def reorders(self) -> bool:
+        """Whether messages are under way together, and the stream may refuse one of them."""
+        return not self.exactly_once
+
+    @property
     def holds_position(self) -> bool:
         """Whether the document asks for exactly once."""
         return self.exactly_once

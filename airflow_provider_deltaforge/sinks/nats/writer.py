@@ -1,8 +1,9 @@
 """The publisher: in order, with many messages under way, on connections of its own making.
 
 JetStream stores what it can: a message that it refuses does not stop the ones behind it. So a
-message is sent only when every earlier one of its key is stored. Messages without a key, such as
-truncates, wait for all earlier ones that have a key, and those behind wait for them.
+message is sent only when every earlier one of its key, or of its row under another key, is stored.
+Rows without a key wait for all earlier ones that have one, and those behind wait for them. What is
+about a whole table, such as a truncate, waits for everything before it, and holds up the rest.
 """
 
 import asyncio
@@ -15,7 +16,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import orjson
-import pyarrow as pa
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -62,7 +62,7 @@ class NatsBatch:
     def __post_init__(self) -> None:
         """Find out what each message has to wait for."""
         self.settled = bytearray(len(self.messages))
-        self.follows = _predecessors(self.messages.keys)
+        self.follows = _predecessors(self.messages)
 
     @property
     def done(self) -> bool:
@@ -91,17 +91,19 @@ class NatsBatch:
         return [rejection for _, rejection in sorted(self.refused.items())]
 
 
-def _predecessors(keys: pa.BinaryArray) -> "np.typing.NDArray[np.int64]":
+def _predecessors(messages: Messages) -> "np.typing.NDArray[np.int64]":
     """Return for each message the last one that it has to wait for, or -1."""
-    count = len(keys)
+    count = len(messages)
     found = np.full(count, -1, np.int64)
-    codes = keys.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    codes = messages.groups().fill_null(-1).to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
     same = codes[order][1:] == codes[order][:-1]
     found[order[1:][same]] = order[:-1][same]
-    places, keyless = np.arange(count), codes == -1
+    places, alone = np.arange(count), codes == -1
+    keyless = np.asarray(messages.keys.is_null()) & ~alone
     found[keyless] = _last(places, ~keyless)[keyless]
-    return np.maximum(found, np.where(keyless, -1, _last(places, keyless)))
+    found = np.maximum(found, np.where(keyless, -1, _last(places, keyless)))
+    return np.maximum(found, np.where(alone, places - 1, _last(places, alone)))
 
 
 def _last(

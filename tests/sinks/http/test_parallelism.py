@@ -5,8 +5,13 @@ import threading
 
 import pytest
 
+from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
+from airflow_provider_deltaforge.sinks.http import HttpSink
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from airflow_provider_deltaforge.testing.sinks import messages, value
+from tests.envelopes.changes import ORIGIN
 from tests.sinks.http import endpoint as endpoints
 from tests.sinks.http.endpoint import numbers
 from tests.waiting import PATIENCE_S, wait_until
@@ -127,3 +132,87 @@ def test_all_of_them_can_be_broken_off(endpoint, opened):
 
     assert "asked to end" in said[0]
     assert len(endpoint.requests) == 3
+
+
+def held_up(endpoint, slow, *behind):
+    """Answer a request only when one behind it has come, or could have come for long."""
+    overtaken = threading.Event()
+
+    def judge(request):
+        if slow in request.body:
+            overtaken.wait(0.5)
+        elif any(each in request.body for each in behind):
+            overtaken.set()
+        return 204
+
+    endpoint.judge = judge
+
+
+@pytest.mark.parametrize("batch_mode", [False, True])
+def test_a_message_without_a_key_waits_for_all_and_all_wait_for_it(endpoint, opened, batch_mode):
+    held_up(endpoint, b'{"n":1}', b'{"n":2}', b'{"n":4}')
+    keys = [b"a", b"b", None, None, b"c", b"b", b"d"]
+    batch = messages([(f"{endpoint.url}/in", key, value(n)) for n, key in enumerate(keys)])
+
+    opened(endpoint, parallelism=2, batch_mode=batch_mode).write(batch)
+
+    found = numbers(endpoint)
+    assert (set(found[:2]), found[2:4], set(found[4:])) == ({0, 1}, [2, 3], {4, 5, 6})
+
+
+def image(key):
+    return b'{"id":%d}' % key
+
+
+def update(old, new):
+    return change(op="u", before=image(old), after=image(new), key=image(new))
+
+
+def insert(key, **more):
+    return change(after=image(key), key=image(key), **more)
+
+
+def rendered(endpoint, *events, **settings):
+    """Return a sink, and what it is given of these events."""
+    sink = HttpSink(**{"url": f"{endpoint.url}/in", "parallelism": 2, **settings})
+    found, _ = Renderer(sink, ORIGIN).render(with_former_keys(change_rows(list(events))))
+    return sink, found
+
+
+def taken(endpoint):
+    """Return what happened, as operation and key, in the order in which it was taken."""
+    events = [json.loads(each) for each in endpoint.values()]
+    return [(each["op"], (each["after"] or each["before"] or {}).get("id")) for each in events]
+
+
+@pytest.mark.parametrize("key", [None, "${after.id}"])
+def test_a_row_keeps_its_order_when_its_key_changes(endpoint, key):
+    held_up(endpoint, b'"after":{"id":1}', b'"op":"u"')
+    sink, batch = rendered(endpoint, insert(5), insert(1), update(1, 2), update(2, 3), key=key)
+
+    writer = sink.open("p")
+    writer.write(batch)
+    writer.close()
+
+    assert [each for each in taken(endpoint) if each != ("c", 5)] == [("c", 1), ("u", 2), ("u", 3)]
+
+
+@pytest.mark.parametrize("key", [None, "${after.id}"])
+def test_a_truncate_waits_for_every_row_and_every_row_for_it(endpoint, key):
+    held_up(endpoint, b'"after":{"id":1}', b'"op":"t"', b'"after":{"id":6}')
+    truncate = change(op="t", after=None, key=None)
+    sink, batch = rendered(endpoint, insert(5), insert(1), truncate, insert(6), key=key)
+
+    writer = sink.open("p")
+    writer.write(batch)
+    writer.close()
+
+    assert taken(endpoint)[2:] == [("t", None), ("c", 6)]
+
+
+def test_rows_of_a_table_without_a_key_hold_up_no_other_table(endpoint):
+    log = [insert(n, table="log") | {"key": None} for n in (1, 2)]
+    _, batch = rendered(endpoint, log[0], insert(5), log[1])
+
+    first, other, second = batch.order_groups.to_pylist()
+    assert first == second != other
