@@ -74,6 +74,10 @@ class Processor(PluginSettings):
     keeps_columns: ClassVar[bool] = False
     """Rows leave it with the columns they came with, each made of itself alone; see ``hides``."""
 
+    template_fields: ClassVar[frozenset[str]] = frozenset({"topic", "key"})
+    """Settings that hold ``${…}`` of their own: templates, or text in another language. Elsewhere
+    only ``${VAR}`` and ``${VAR:-default}`` may stand, so that no slip becomes a value."""
+
     id: str
     """Names the processor in metrics and logs, and marks the events it makes."""
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -71,6 +71,8 @@ class QueryLimits(Settings):
 
 class Sql(Processor):
     """Run a select over each batch: what it returns is what goes on."""
+
+    template_fields: ClassVar[frozenset[str]] = frozenset({"query"})
 
     id: str = "sql"
     query: str = Field(min_length=1)

@@ -1,3 +1,4 @@
+import json
 import logging
 import pickle
 from collections import Counter
@@ -155,9 +156,70 @@ class TestVariables:
         text = document(metadata="labels: {note: '${source.table}'}")
 
         assert messages(text) == [
-            "line 4: metadata.labels.note: '${source.table}' is a field of an event, known in "
-            "processors and sinks only"
+            "line 4: metadata.labels.note: '${source.table}' is a field of an event, and this is "
+            "no template; write '${NAME}' or '${NAME:-default}', or hold the text itself in a "
+            "variable"
         ]
+
+    @pytest.mark.parametrize(
+        "slip",
+        ["${X:?must be set}", "${X-d3fault}", "${X-Y}", "${a.b}", "${op}", "${X", "${X${Y}}"],
+    )
+    @pytest.mark.parametrize("expand", [True, False])
+    @pytest.mark.parametrize(
+        ("key", "kind", "config"),
+        [
+            ("spec.processors[0].secret", "mask", {"secret": ""}),
+            (
+                "spec.sinks[0].config.signing_secret",
+                "http",
+                {"url": "http://h", "signing_secret": ""},
+            ),
+            (
+                "spec.sinks[0].config.password",
+                "redis",
+                {"uri": "redis://h", "stream": "s", "password": ""},
+            ),
+            ("spec.sinks[0].config.brokers", "kafka", {"topic": "t", "brokers": ""}),
+            (
+                'spec.sinks[0].config.client_conf["sasl.password"]',
+                "kafka",
+                {"topic": "t", "brokers": "b:1", "client_conf": {"sasl.password": ""}},
+            ),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_a_mistyped_reference_never_becomes_the_value(self, slip, expand, key, kind, config):
+        config = json.loads(json.dumps(config).replace('""', json.dumps(slip)))
+        data = yaml.safe_load(document())
+        if kind == "mask":
+            rules = [{"columns": ["shop.orders.email"], "action": "hash"}]
+            data["spec"]["processors"] = [{"type": kind, "rules": rules, **config}]
+        else:
+            data["spec"]["sinks"] = [{"type": kind, "config": {"id": "sink-a", **config}}]
+
+        problems = check(json.dumps(data), {"X": "x" * 32, "Y": "y" * 32}, expand=expand)
+
+        assert [problem.key for problem in problems] == [key]
+        assert "write '${NAME}' or '${NAME:-default}'" in problems[0].message
+        assert "d3fault" not in problems[0].message
+
+    def test_templates_follow_a_sink_whose_type_is_a_variable(self):
+        text = document(sink='key: "${after.id}"').replace("type: redis", "type: ${KIND:-redis}")
+
+        assert load(text, {}).spec.sinks[0].key == "${after.id}"
+        assert load(text, expand=False).spec.sinks[0].key == "${after.id}"
+
+    def test_queries_and_parameters_of_functions_hold_braces_of_their_own(self):
+        text = document(
+            spec="processors:\n- {type: sql, query: \"select '${a.b}' as x, '${' as y\"}\n"
+            "- {type: python, function: 'm:f', params: {form: ['${after.id}'], to: '${TO}'}}"
+        )
+
+        sql, python = load(text, {"TO": "eu"}).spec.processors
+
+        assert sql.query == "select '${a.b}' as x, '${' as y"
+        assert python.params == {"form": ["${after.id}"], "to": "eu"}
 
     def test_names_of_kept_state_cannot_be_variables(self):
         text = document().replace("name: orders", "name: ${N}").replace("sink-a", "${ID:-x}")
@@ -172,8 +234,8 @@ class TestVariables:
         text = document(source="chunk_transactions: '${a b}'")
 
         assert messages(text) == [
-            "line 10: spec.source.config.chunk_transactions: '${a b}' is not a variable; write "
-            "'${NAME}'"
+            "line 10: spec.source.config.chunk_transactions: '${a…}' is no variable; write "
+            "'${NAME}' or '${NAME:-default}', or hold the text itself in a variable"
         ]
 
 

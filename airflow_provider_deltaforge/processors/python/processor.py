@@ -1,7 +1,7 @@
 """A function of the user's own, by import path."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ from airflow_provider_deltaforge.spec.patterns import check_patterns
 
 class Python(Processor):
     """Hand events to a Python function or class, in columns or one by one."""
+
+    template_fields: ClassVar[frozenset[str]] = frozenset({"params"})
 
     id: str = "python"
     function: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
