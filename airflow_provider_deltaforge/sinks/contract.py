@@ -187,6 +187,8 @@ class SinkFilter(Settings):
     """Leave out events that a processor, or schema sensing, made."""
     synthetic_only: bool = False
     """Leave out events that came from the source."""
+    exclude_ops: tuple[Literal["truncate", "ddl"], ...] = ()
+    """Leave out events about a whole table, which have no key: ``truncate`` (op ``t``), ``ddl``."""
     producers: tuple[str, ...] = ()
     """Only events made by these processors, or by ``schema_sensing``; empty takes every event."""
 

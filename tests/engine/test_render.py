@@ -283,6 +283,14 @@ def test_filter(keep, rows):
     assert rows == messages.event_rows.to_pylist()
 
 
+def test_a_sink_can_leave_out_what_concerns_a_whole_table():
+    changes = [change(op=op) for op in ("c", "t", "ddl", "r")]
+
+    for left_out, rows in ((["truncate"], [0, 2, 3]), (["truncate", "ddl"], [0, 3])):
+        messages, _ = render(changes, filter=SinkFilter(exclude_ops=left_out))
+        assert rows == messages.event_rows.to_pylist()
+
+
 def test_the_envelope_of_the_sink_is_used():
     messages, _ = render([change()], envelope=CloudEventsEnvelope(type_prefix="com.acme"))
 

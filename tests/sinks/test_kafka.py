@@ -12,9 +12,12 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
+from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from airflow_provider_deltaforge.testing.changes import change, change_rows
 from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
+from tests.envelopes.changes import ORIGIN
 from tests.servers import kafka
 from tests.servers.process import ServerError
 from tests.sinks.kafka_reader import read_topic
@@ -165,7 +168,37 @@ def test_a_compacted_topic_refuses_only_the_message_without_a_key(brokers, write
     rejections = writer.write(messages(given))
 
     assert [(each.event_row, each.kind) for each in rejections] == [(3, "invalid_record")]
+    assert "filter: {exclude_ops: [truncate, ddl]}" in rejections[0].reason
     assert values(brokers, topic)[-5:] == [value(n) for n in (0, 1, 2, 4, 5)]
+
+
+def test_a_compacted_topic_takes_all_events_but_those_of_whole_tables(brokers, topic):
+    sink = KafkaSink(
+        brokers=brokers,
+        topic=f"{topic}.${{source.table}}",
+        create_topics={"config": {"cleanup.policy": "compact"}},
+        tombstones=True,
+        filter={"exclude_ops": ["truncate", "ddl"]},
+    )
+    image = b'{"id":1,"sku":"sku-1"}'
+    changes = [
+        change(),
+        change(op="t", after=None, key=None),
+        change(op="ddl", table="_ddl", after=None, key=None, ddl=b'{"sql":"ALTER"}'),
+        change(op="d", before=image, after=None),
+    ]
+    batch, _ = Renderer(sink, ORIGIN).render(change_rows(changes))
+    writer = sink.open("p")
+
+    rejections = writer.write(batch)
+    writer.close()
+
+    assert list(rejections) == []
+    assert batch.topics.unique().to_pylist() == [f"{topic}.orders"]
+    found = read_topic(brokers, f"{topic}.orders")
+    assert [(each.key, each.value is None) for each in found] == [
+        (b'{"id":1}', is_tombstone) for is_tombstone in (False, False, True)
+    ]
 
 
 def test_an_illegal_topic_name_is_rejected_alone(brokers, topic, writer):

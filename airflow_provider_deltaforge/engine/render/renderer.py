@@ -21,6 +21,8 @@ from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
 from airflow_provider_deltaforge.spec.policies import Sharding
 
+_OPS = {"truncate": "t", "ddl": "ddl"}
+
 
 def no_schemas(*_table: str | None) -> None:
     """Know no table."""
@@ -208,6 +210,10 @@ class Renderer:
             wanted = pc.and_(wanted, synthetic.is_null())
         if keep.synthetic_only:
             wanted = pc.and_(wanted, synthetic.is_valid())
+        if keep.exclude_ops:
+            left_out = pa.array([_OPS[name] for name in keep.exclude_ops], pa.utf8())
+            is_left_out = pc.is_in(rows["op"].cast(pa.utf8()), left_out)
+            wanted = pc.and_(wanted, pc.invert(is_left_out))
         if keep.producers:
             wanted = pc.and_(wanted, pc.is_in(synthetic, pa.array(keep.producers, pa.utf8())))
         return wanted

@@ -96,7 +96,8 @@ REJECTED = {
 MENDS = {
     "message_too_large": "raise max.message.bytes of the topic, message.max.bytes in client_conf",
     "routing": "correct 'topic', or the processor that routed it",
-    "invalid_record": "give 'key': a compacted topic takes nothing without one",
+    "invalid_record": "a compacted topic takes nothing without a key: give 'key', or leave "
+    "truncates and schema changes out with filter: {exclude_ops: [truncate, ddl]}",
 }
 """By kind, what lets such a message pass."""
 
