@@ -8,7 +8,7 @@ from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.catch_up.catch_up import CatchUp
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext, RenderedBatch
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
-from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions
+from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions, log_resumed
 from airflow_provider_deltaforge.engine.deliver.rewind import (
     begin_rewind,
     refuse_rewind,
@@ -364,12 +364,7 @@ class LaggingSinks:
         self._skip_list.join(name, position, self.rejoin_point.at)
         self._shared.stats.set_status(name, "running")
         self._shared.stats.caught_up(name, position, None)
-        _log.warning(
-            "sink %s goes on at %s; it lacks what lies between %s and there",
-            name,
-            dict(position),
-            gap.start,
-        )
+        log_resumed(gap, position)
 
     def _store(self, writes: list[Write]) -> None:
         context = self._shared.context

@@ -4,8 +4,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.errors import PositionLostError, SpecError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sinks.contract import Sink
@@ -79,6 +81,38 @@ def find_start_positions(store: Store, pipeline: Pipeline, policy: RequiredSinks
     running = {name: rewind for name, rewind in running.items() if name in behind}
     fresh = [name for name in known if name not in stored]
     return StartPositions(known, start, behind, fresh, given_up, running, writes)
+
+
+def resume_sinks(context: TaskContext) -> None:
+    """Resume sinks that were given up, as somebody asked, where the next lane begins.
+
+    Raises:
+        SpecError, PositionLostError: as ``find_start_positions`` does.
+        RetryableError: source or store are away.
+    """
+    store, pipeline = context.store, context.pipeline
+    gaps = Gaps(store, pipeline.name)
+    if not (wishes := gaps.resumes()):
+        return
+    checkpoints = Checkpoints(store, pipeline.name, pipeline.spec.source.id)
+    checkpoints.load()
+    start = find_start_positions(store, pipeline, RequiredSinks.of(pipeline.spec)).start
+    given_up, writes = gaps.open(), []
+    for wish in wishes:
+        gap = given_up[wish.sink]
+        if (position := gap.goes_on or start) is None:
+            continue
+        put = checkpoints.put(wish.sink, position, begins=True)
+        writes += [gaps.close(gap, position), put, *gaps.granted(wish)]
+        log_resumed(gap, position)
+    store.transact(writes, context.fence)
+    reach(CrashPoint.SINK_RESUMED)
+
+
+def log_resumed(gap: Gap, position: Position) -> None:
+    """Log what a sink that goes on lacks for good."""
+    text = "sink %s goes on at %s; it lacks what lies between %s and there"
+    _log.warning(text, gap.sink, dict(position), gap.start)
 
 
 def lagging(store: Store, pipeline: Pipeline) -> list[str]:

@@ -56,7 +56,7 @@ class ChunkSinks:
         gives_up: Callable[[], bool],
         enough: Enough | None = None,
     ) -> DeliveredRows | None:
-        """Write rows to every sink that they were rendered for; None when asked to end.
+        """Write rows to every sink; None when asked to end.
 
         Args:
             source: the rows.
@@ -67,11 +67,12 @@ class ChunkSinks:
             enough: the same.
 
         Raises:
-            DeltaForgeError: a sink cannot do it.
+            DeltaForgeError: a sink cannot do it, or was resumed since the rows were rendered.
         """
-        # One that was resumed since lacks the chunks before, too.
-        names = [name for name in self.ids if name in rendered.messages]
-        messages, held = self.dead_letters.held_back(rendered, names)
+        resumed = [name for name in self.ids if name not in rendered.messages]
+        if resumed:  # It lacks the chunks before, too.
+            raise RetryableError(f"sink {', '.join(resumed)} was resumed, and lacks these rows")
+        messages, held = self.dead_letters.held_back(rendered, self.ids)
 
         def set_aside(name: str, refused: Sequence[Rejection]) -> None:
             held[name] = [*held.get(name, ()), *refused]
@@ -79,7 +80,7 @@ class ChunkSinks:
             if not self.store():
                 raise RetryableError("asked to end before there was room for dead letters")
 
-        marked = [name for name in names if mark is not None and name in self.exact]
+        marked = [name for name in self.ids if mark is not None and name in self.exact]
         for name in marked:
             # A sink that holds the chunk is not given it again.
             if held.get(name) or rendered.rejections[name] or rendered.processed.refused:

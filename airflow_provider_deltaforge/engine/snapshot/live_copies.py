@@ -5,7 +5,8 @@ lies behind everything its view contained (``copy_window``); there the lane's de
 it to the sinks, between two batches, and stores that it is done. So a row never goes back to an
 older state, and the log waits for one chunk at most.
 
-A copy waits while a sink is behind: rows would reach it in front of older changes. One that the
+A copy waits while a sink is behind: rows would reach it in front of older changes; and while one
+is to be resumed, which would lack the rows. One that the
 source cannot join to its log, or whose tables the lane leaves out, is left to the driver, which
 serves it while no lane runs.
 """
@@ -120,6 +121,7 @@ class LiveCopies:
     ) -> None:
         self._context, self._stats, self._heartbeat = context, stats, heartbeat
         self._source = context.pipeline.spec.source
+        self._gaps = Gaps(context.store, context.pipeline.name)
         self.log, self.is_ready = log, is_ready
         self.chunk_bytes = context.job.tuning.chunk_bytes
         self._ending = threading.Event()
@@ -166,7 +168,8 @@ class LiveCopies:
         if not requests or self._stats.lagging:
             return
         request = requests[0]
-        if request.cancelled is None and not self.is_ready():
+        awaits = not self.is_ready() or self._gaps.resumes()
+        if request.cancelled is None and awaits:
             return
         if request.cancelled is None and needs_the_log_to_wait(self._context):
             if may_be_copied(self._context, request):
@@ -228,7 +231,7 @@ class LiveCopies:
                 outcome = Outcome.of(error)
                 if not outcome.is_retryable or not deaths.may_go_on():
                     return outcome
-                _log.warning("the copy goes on with the rest: %s", outcome.reason)
+                _log.warning("the copy is tried again: %s", outcome.reason)
                 deaths.wait(self._context.job)
 
     def _is_withdrawn(self, request: SnapshotRequest) -> bool:

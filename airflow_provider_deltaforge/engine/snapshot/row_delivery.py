@@ -147,7 +147,7 @@ class RowDelivery:
         )
         if written is None:
             return None
-        if written.refused.keys() < {*sinks.ids} & rendered.messages.keys():
+        if written.refused.keys() < {*sinks.ids}:
             self._heartbeat.end("window")
             return None
         return written.refused

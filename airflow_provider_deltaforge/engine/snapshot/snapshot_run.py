@@ -8,6 +8,7 @@ row was read, so nothing that changes meanwhile is missed.
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.catch_up.start_positions import resume_sinks
 from airflow_provider_deltaforge.engine.catch_up.table_watch import learn, names_kept
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
 from airflow_provider_deltaforge.engine.deliver.sink_positions import is_reset
@@ -121,8 +123,11 @@ class SnapshotRun:
     def prepare(self) -> SnapshotPlan:
         """Go on with the unfinished run, or plan a new one.
 
-        A cancelled run is not gone on with: its rows no longer meet the log.
+        A cancelled run is not gone on with: its rows no longer meet the log. Sinks that are to be
+        resumed are given its rows; where a lane runs, that has resumed them.
         """
+        if not self._is_live:
+            resume_sinks(self._context)
         snapshotter = self._source.open_snapshot()
         try:
             run = self._latest()
@@ -141,11 +146,13 @@ class SnapshotRun:
         return SnapshotPlan(run, remaining)
 
     def _is_outdated(self, run: SnapshotRecord) -> bool:
-        """Return whether a run has to begin anew because of a table that stopped.
+        """Return whether a run has to begin anew, because of a sink or of a table that stopped.
 
-        Where a lane ran since it was begun, that has passed over changes behind the views of the
-        chunks that are done.
+        A sink that was resumed, or added, since it was begun lacks chunks that are done. And a lane
+        that ran since then has passed over changes of the table behind the views of such chunks.
         """
+        if self._lacking(run):
+            return True
         stopped = self._stopped(run.tables)
         if stopped != run.stopped:
             return True
@@ -153,6 +160,12 @@ class SnapshotRun:
             return False
         at = self._delivered() if self._request is not None else None
         return self._is_live or (at is not None and dict(at) != run.start_position)
+
+    def _lacking(self, run: SnapshotRecord) -> list[str]:
+        """Return the sinks that go on, and were not, or not all the time, given rows of a run."""
+        if run.sinks is None:
+            return []
+        return [name for name, gaps in self._receivers().items() if run.sinks.get(name) != gaps]
 
     def _stopped(self, tables: Iterable[str]) -> list[str]:
         """Return which of some tables are stopped now, and whole when the copy is."""
@@ -186,6 +199,8 @@ class SnapshotRun:
         if not self._is_live:
             self.guard(plan)
         self._see_rows(plan.run)
+        if lacking := self._lacking(plan.run):
+            raise RetryableError(f"sink {', '.join(lacking)} goes on now; the copy begins anew")
         gaps = {gap.sink for gap in Gaps(self._context.store, self._context.pipeline.name).all()}
         fresh = [sink_id for sink_id in plan.run.fresh_sinks if sink_id not in gaps]
         run = plan.run.model_copy(update={"fresh_sinks": fresh})
@@ -309,15 +324,18 @@ class SnapshotRun:
 
     def _delivered(self) -> Position | None:
         """Return up to where every sink has the log; None before the stream has begun."""
-        known, sink_ids = self._checkpoints.load(), self._given_to()
+        known, sink_ids = self._checkpoints.load(), self._receivers()
         stands = [known[sink_id] for sink_id in sink_ids if sink_id in known]
         earliest: Position | None = self._source.earliest(stands)
         return earliest
 
-    def _given_to(self) -> list[str]:
-        """Return the sinks that were not given up."""
-        given_up = Gaps(self._context.store, self._context.pipeline.name).open()
-        return [s.id for s in self._context.pipeline.spec.sinks if s.id not in given_up]
+    def _receivers(self) -> dict[str, int]:
+        """Return the sinks that are not given up, and how many gaps of each are closed."""
+        gaps = Gaps(self._context.store, self._context.pipeline.name).all()
+        given_up = {gap.sink for gap in gaps if gap.end is None}
+        closed = Counter(gap.sink for gap in gaps if gap.end is not None)
+        sinks = [sink.id for sink in self._context.pipeline.spec.sinks]
+        return {name: closed[name] for name in sinks if name not in given_up}
 
     def _begin(self, snapshotter: Snapshotter) -> SnapshotRecord:
         position = self._start_position(snapshotter)
@@ -343,6 +361,7 @@ class SnapshotRun:
             wish=self._request.wish if self._request is not None else None,
             ticket=self._request.ticket if self._request is not None else None,
             fresh_sinks=self._fresh_sinks(),
+            sinks=self._receivers(),
             limits=self._source.snapshot.limits(),
             stopped=stopped,
             notes=notes,
@@ -367,7 +386,7 @@ class SnapshotRun:
             name: [chunk for chunk in chunks if chunk.full_name == name] for name in stopped
         }
         pipeline = self._context.pipeline
-        keys, notes = self._find_extra(pipeline, self._given_to(), of_tables, self._check)
+        keys, notes = self._find_extra(pipeline, [*self._receivers()], of_tables, self._check)
         deletes: list[TableChunk] = []
         for name, gone in keys.items():
             _log.info("%s: deletes of %d rows were passed over", name, len(gone))

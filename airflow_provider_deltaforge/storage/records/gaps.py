@@ -106,6 +106,11 @@ class Gaps:
             last[command.sink] = command.model_copy(update={"keys": keys})
         return [*last.values()]
 
+    def resumes(self) -> list[SinkCommand]:
+        """Return the wishes to resume sinks that are given up."""
+        given_up = self.open()
+        return [w for w in self.wishes() if w.wanted == "resume" and w.sink in given_up]
+
     def wish(self, sink_id: str, wanted: Wanted, by: str) -> Put:
         """Return the write that wants something of a sink; the last one counts."""
         return self._put_wish(SinkCommand(sink=sink_id, wanted=wanted, by=by, at_ms=now_ms()))

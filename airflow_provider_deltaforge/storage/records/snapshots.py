@@ -46,6 +46,10 @@ class SnapshotRecord(Record):
     fresh_sinks: list[str] = Field(default_factory=list)
     """Sinks that are given all rows of the run, and were given nothing before."""
 
+    sinks: dict[str, int] | None = None
+    """Those that are given its rows: how many gaps of each were closed when it was begun. None: an
+    earlier release began it."""
+
     @property
     def is_open(self) -> bool:
         """Return whether the run goes on where it is."""
