@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ from airflow_provider_deltaforge.errors import (
     SpecError,
 )
 from airflow_provider_deltaforge.hooks.backends import launch_backends
+from airflow_provider_deltaforge.hooks.connections import KeptConnection
 from airflow_provider_deltaforge.sensing.json_schema import Dialect
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -65,6 +66,7 @@ class DeltaForgeHook(BaseHook):
     def __init__(self, deltaforge_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.deltaforge_conn_id = deltaforge_conn_id
+        self._connection = KeptConnection(lambda: self.get_connection(deltaforge_conn_id))
 
     def store_dsn(self) -> str:
         """Return the store's DSN, password included: hand it to a driver's environment only.
@@ -72,7 +74,7 @@ class DeltaForgeHook(BaseHook):
         Raises:
             SpecError: the connection names no store.
         """
-        return dsn_of(self.get_connection(self.deltaforge_conn_id))
+        return dsn_of(self._connection.get())
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
@@ -85,11 +87,12 @@ class DeltaForgeHook(BaseHook):
             RetryableError: it is away, or was never made.
         """
         location = StoreLocation.from_dsn(self.store_dsn())
-        opened = location.create() if create else location.open()
         try:
-            yield opened
-        finally:
-            opened.close()
+            with closing(location.create() if create else location.open()) as opened:
+                yield opened
+        except DeltaForgeError:
+            self._connection.forget()
+            raise
 
     def get_conn(self) -> Store:
         """Return an open state store; the caller closes it."""
@@ -101,7 +104,7 @@ class DeltaForgeHook(BaseHook):
         Raises:
             SpecError: there is none of this name.
         """
-        extra = self.get_connection(self.deltaforge_conn_id).extra_dejson
+        extra = self._connection.get().extra_dejson
         return require_known(name or extra.get("launch_backend") or LOCAL)
 
     def backend(self, name: str | None = None) -> LaunchBackends:
@@ -110,9 +113,10 @@ class DeltaForgeHook(BaseHook):
         Raises:
             SpecError: an extra of the connection is wrong; the text names it.
         """
-        connection = self.get_connection(self.deltaforge_conn_id)
-        dsn = dsn_of(connection)
-        return launch_backends(dsn, connection.extra_dejson, self.launch_backend(name))
+        connection = self._connection.get()
+        return launch_backends(
+            dsn_of(connection), connection.extra_dejson, self.launch_backend(name)
+        )
 
     def master(self, spark_conn_id: str | None, master: str) -> str:
         """Return the Spark master: that of a Spark connection if one is named.

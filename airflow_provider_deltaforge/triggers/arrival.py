@@ -9,6 +9,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_deltaforge.control.arrivals import Arrivals, arrivals
 from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.hooks.connections import LOOKUP_ERRORS
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 from airflow_provider_deltaforge.triggers.polling_trigger import SerializableTrigger
@@ -61,7 +62,7 @@ class DeltaForgeArrivalTrigger(SerializableTrigger, BaseEventTrigger):
         while True:
             try:
                 seen = await asyncio.to_thread(trigger.look)
-            except DeltaForgeError as error:
+            except (DeltaForgeError, *LOOKUP_ERRORS) as error:
                 words = redacted(str(error))
                 if words != trouble:
                     trigger.log.warning("%s, looking again: %s", trigger.pipeline, words)
@@ -73,7 +74,7 @@ class DeltaForgeArrivalTrigger(SerializableTrigger, BaseEventTrigger):
 
     def look(self) -> Arrivals:
         """Return what has arrived. Blocking."""
-        with DeltaForgeHook(self.deltaforge_conn_id).store() as store:
+        with self.hook.store() as store:
             return arrivals(store, self.pipeline)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

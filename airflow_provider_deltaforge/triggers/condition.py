@@ -8,7 +8,6 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_deltaforge.control.conditions import ConditionResult, look
 from airflow_provider_deltaforge.errors import RetryableError
-from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask
 from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger
 
@@ -57,11 +56,10 @@ class ConditionTrigger(PollingTrigger):
 
     def answer(self) -> ConditionResult:
         """Return whether the condition holds now. Blocking."""
-        hook = DeltaForgeHook(self.deltaforge_conn_id)
         task = PipelineTask(None, self.deltaforge_conn_id, self.connections or {})
-        asked = (self.pipeline, self.condition, hook.backend())
+        asked = (self.pipeline, self.condition, self.hook.backend())
         try:
-            with hook.store() as store:
+            with self.hook.store() as store:
                 return look(store, *asked, environment=task.whole_environment)
         except RetryableError as error:
             return ConditionResult.not_yet(f"unknown, the state store is away: {error}")

@@ -9,6 +9,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider_deltaforge.control.status import PipelineStatus
 from airflow_provider_deltaforge.control.supervise import HOPELESS
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.hooks.connections import LOOKUP_ERRORS
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.triggers.polling_trigger import SerializableTrigger
 
@@ -63,8 +64,8 @@ class DeltaForgeFailureTrigger(SerializableTrigger, BaseEventTrigger):
 
     async def _status(self) -> PipelineStatus | None:
         try:
-            return await DeltaForgeHook(self.deltaforge_conn_id).aget_status(self.pipeline)
-        except (RetryableError, SpecError) as error:  # Away, or not applied yet.
+            return await self.hook.aget_status(self.pipeline)
+        except (RetryableError, SpecError, *LOOKUP_ERRORS) as error:  # Away, or not applied yet.
             self.log.info("%s: %s", self.pipeline, error)
             return None
 

@@ -17,6 +17,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner, stop_if_owner
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
+from airflow_provider_deltaforge.hooks.connections import LOOKUP_ERRORS
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.storage.records.control import Control
@@ -84,7 +85,7 @@ def once_over(
     """
     began = time.monotonic()
     grace_s = conf.getfloat("deltaforge", "kill_grace_seconds", fallback=_GRACE_S)
-    failure: RetryableError | None = None
+    failure: Exception | None = None
     while (waited_s := time.monotonic() - began) < PATIENCE_S:
         try:
             if not held():
@@ -93,7 +94,7 @@ def once_over(
             if over or (over is None and waited_s >= grace_s):
                 return act()
             failure = None
-        except RetryableError as error:
+        except (RetryableError, *LOOKUP_ERRORS) as error:
             failure = error
         if not threading.main_thread().is_alive():
             break  # The triggerer ends; nobody may keep it waiting.

@@ -5,12 +5,15 @@ import inspect
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator
+from functools import cached_property
 from typing import Any
 
 from airflow.sdk.configuration import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.hooks.connections import LOOKUP_ERRORS
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _SAY_EVERY_S = 300.0
@@ -19,6 +22,13 @@ _SETTLE_S = 5.0
 
 class SerializableTrigger(BaseTrigger):
     """Travels as its arguments: each one is kept, as plain data, in an attribute of its name."""
+
+    deltaforge_conn_id: str
+
+    @cached_property
+    def hook(self) -> DeltaForgeHook:
+        """The way to the state store."""
+        return DeltaForgeHook(self.deltaforge_conn_id)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments: names, ids and plain data only."""
@@ -33,8 +43,8 @@ class PollingTrigger(SerializableTrigger):
     pipeline: str
     poll_s: float
     refusal_patience_s: float = 60.0
-    """How long a state store may refuse us, as while its password is changed, before the task
-    fails with the reason."""
+    """How long a state store may refuse us, as while its password is changed, or its connection not
+    be found, before the task fails with the reason."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event."""
@@ -45,7 +55,7 @@ class PollingTrigger(SerializableTrigger):
             try:
                 event, words = await asyncio.to_thread(self.look)
                 refused_s = None
-            except FatalError as error:
+            except (FatalError, *LOOKUP_ERRORS) as error:
                 refused_s = refused_s or time.monotonic()
                 if time.monotonic() - refused_s > self.refusal_patience_s:
                     raise

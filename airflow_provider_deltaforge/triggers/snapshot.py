@@ -132,7 +132,7 @@ class SnapshotTrigger(StreamTrigger):
             await asyncio.sleep(self.poll_s)
 
     def _mirrored(self) -> Mapping[str, Any]:
-        with DeltaForgeHook(self.deltaforge_conn_id).store() as store:
+        with self.hook.store() as store:
             return mirror_of(store, self.pipeline)
 
 

@@ -97,11 +97,10 @@ class StreamTrigger(PollingTrigger):
 
     def look(self) -> tuple[TriggerEvent | None, str]:
         """Return an event if there is one, and the present state in words. Blocking."""
-        hook = DeltaForgeHook(self.deltaforge_conn_id)
         try:
-            with hook.store() as store:
+            with self.hook.store() as store:
                 self._show_driver_log(store)
-                return self._judge(store, hook)
+                return self._judge(store, self.hook)
         except SpecError as error:
             return self._event("deleted", reason=str(error)), "deleted"
         except RetryableError as error:

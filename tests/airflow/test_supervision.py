@@ -5,12 +5,17 @@ import signal
 from datetime import timedelta
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.control.supervise import RestartDecision
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.operators.pipeline import give_up
 from airflow_provider_deltaforge.operators.stream import DeltaForgeStreamOperator
@@ -84,16 +89,22 @@ def test_a_task_that_goes_on_leaves_its_stream_to_the_next_attempt(
     assert status(store, "orders", backend).status == "running"
 
 
-def test_a_store_that_is_away_does_not_lose_the_stop(supervised, store, backend, monkeypatch):
-    from airflow_provider_deltaforge.errors import RetryableError
-    from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
-
+@pytest.mark.parametrize(
+    "error",
+    [
+        RetryableError("connection refused"),
+        AirflowNotFoundException("The conn_id `deltaforge_default` isn't defined"),
+    ],
+)
+def test_a_store_that_is_away_does_not_lose_the_stop(
+    supervised, store, backend, monkeypatch, error
+):
     airflow_says(monkeypatch, "failed")
     whole, away = DeltaForgeHook.store, iter([True, True])
 
     def sometimes(hook):
         if next(away, False):
-            raise RetryableError("connection refused")
+            raise error
         return whole(hook)
 
     monkeypatch.setattr(DeltaForgeHook, "store", sometimes)
