@@ -118,9 +118,10 @@ def _with(value: Any, key: Key, names: Mapping[Key, str]) -> Any:
 
 def _found(raw: Any, model: Any, key: Key) -> Iterator[tuple[Key, str]]:
     """Yield the secrets of a part of the document, beside what it was understood as."""
-    if isinstance(raw, str):
-        if _is_inline(raw, model, key):
-            yield key, raw
+    if isinstance(raw, str | int | float) and not isinstance(raw, bool):
+        # Headers may be numbers; as text, each of these is what it is sent as.
+        if _is_inline(str(raw), model, key):
+            yield key, str(raw)
     elif isinstance(raw, Mapping):
         for name, item in raw.items():
             yield from _found(item, _part(model, name), (*key, name))

@@ -91,20 +91,25 @@ def redacted_document(text: str) -> str:
 def redacted_value(value: Any) -> Any:
     """Return a parsed document for people, with whatever may be a secret replaced by ``***``.
 
-    Beside a key such as ``password`` only a reference such as ``${DB_PASSWORD}`` stays.
+    Beside and below a key such as ``password`` only references such as ``${DB_PASSWORD}``, true,
+    false and null stay.
     """
+    return _shown(value, is_secret=False)
+
+
+def _shown(value: Any, *, is_secret: bool) -> Any:
     if isinstance(value, Mapping):
-        return {key: _redacted_member(str(key), member) for key, member in value.items()}
+        return {
+            key: _shown(member, is_secret=is_secret or _SECRET_NAME.search(str(key)) is not None)
+            for key, member in value.items()
+        }
     if isinstance(value, list):
-        return [redacted_value(item) for item in value]
-    return redacted(value) if isinstance(value, str) else value
-
-
-def _redacted_member(key: str, value: Any) -> Any:
-    is_secret = _SECRET_NAME.search(key) is not None
-    if is_secret and isinstance(value, str) and not _ONLY_REFERENCE.fullmatch(value):
+        return [_shown(item, is_secret=is_secret) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if is_secret and not (isinstance(value, str) and _ONLY_REFERENCE.fullmatch(value)):
         return _HIDDEN
-    return redacted_value(value)
+    return redacted(value) if isinstance(value, str) else value
 
 
 def _parted(lines: Iterable[str], key: "re.Pattern[str]") -> tuple[list[str], list[str]]:

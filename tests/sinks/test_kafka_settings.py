@@ -14,9 +14,9 @@ from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
 from airflow_provider_deltaforge.sinks.kafka.configuration import patience_s, producer_settings
 from airflow_provider_deltaforge.sinks.kafka.error_codes import KafkaCode
-from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.spec.load import check, load
 from tests.sinks.certificates import certified
-from tests.spec.documents import DOCUMENTS, ENVIRONMENT
+from tests.spec.documents import DOCUMENTS, ENVIRONMENT, document
 
 IAM = "software.amazon.msk.auth.iam.IAMLoginModule"
 MSK = {"security.protocol": "SASL_SSL", "sasl.mechanism": "AWS_MSK_IAM"}
@@ -136,6 +136,23 @@ def test_what_librdkafka_refuses_is_named_by_its_key(conf, named):
         sink(conf).open("p")
 
     assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["1234", "12.5", "true"])
+@pytest.mark.parametrize("key", ["sasl.password", "ssl.key.password"])
+def test_a_secret_that_is_no_text_is_refused_by_its_key(key, value):
+    text = (
+        document().replace("type: redis", "type: kafka").replace("uri: redis://cache", "brokers: b")
+    )
+    text = text.replace("stream: orders", f"topic: t\n        client_conf: {{{key}: {value}}}")
+
+    problems = [str(problem) for problem in check(text, {})]
+
+    assert problems == [
+        f"line 17: spec.sinks[0].config.client_conf: client_conf.{key} may be a secret, which is "
+        "text; put it in quotes"
+    ]
+    assert check(text.replace(value, f"'{value}'"), {}) == []
 
 
 @pytest.mark.parametrize(

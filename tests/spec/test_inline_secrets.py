@@ -145,6 +145,17 @@ def _types(annotation):
     return {annotation, *(found for part in parts for found in _types(part))}
 
 
+@pytest.mark.parametrize("number", [73918264, 7391.8264])
+def test_a_number_among_headers_is_a_secret_as_well(number):
+    text = document("sinks", "http", {"url": "https://h", "headers": {"X-Pin": number}})
+
+    withheld = withhold(text, load(text, expand=False))
+
+    assert list(withheld.values.values()) == [str(number)]
+    assert str(number) not in withheld.text
+    assert load(withheld.text, withheld.values).spec == load(text, {}).spec
+
+
 @pytest.mark.parametrize(
     ("name", "config"),
     [

@@ -1,6 +1,10 @@
 import pytest
 
-from airflow_provider_deltaforge.telemetry.redaction import redacted, redacted_document
+from airflow_provider_deltaforge.telemetry.redaction import (
+    redacted,
+    redacted_document,
+    redacted_value,
+)
 
 SECRET = "hunter2"
 
@@ -99,6 +103,26 @@ def test_only_the_value_of_a_key_goes():
     shown = redacted_document(document("password: |", "  hunter2", "# why", "host: db"))
 
     assert shown == document("password: ***", "# why", "host: db")
+
+
+def test_numbers_lists_and_maps_below_the_name_of_a_secret_are_hidden():
+    document = {
+        "sasl.password": 73918264,
+        "tokens": ["hunter2", 4, "${TOKEN}"],
+        "credentials": {"user": "hunter2", "pins": [1.5, {"a": 7}]},
+        "token": None,
+        "secret": True,
+        "port": 9092,
+    }
+
+    assert redacted_value(document) == {
+        "sasl.password": "***",
+        "tokens": ["***", "***", "${TOKEN}"],
+        "credentials": {"user": "***", "pins": ["***", {"a": "***"}]},
+        "token": None,
+        "secret": True,
+        "port": 9092,
+    }
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ class KafkaSink(Sink):
     def _hide_secrets(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
+        for key, item in value.items():
+            if is_secret(key) and not isinstance(item, str | SecretStr):
+                raise ValueError(
+                    f"client_conf.{key} may be a secret, which is text; put it in quotes"
+                )
         return {
             key: SecretStr(item) if isinstance(item, str) and is_secret(key) else item
             for key, item in value.items()
