@@ -231,6 +231,8 @@ def scan(data, starts, index, count, state, origins, transactions, rows, maps):
             return FULL, index
         seconds = little(data, start, 4)
         server = little(data, start + 5, 4)
+        if state[IN_TX] and kind in (GTID, ANONYMOUS_GTID, MARIADB_GTID):
+            return SPECIAL, index
         if kind in (GTID, ANONYMOUS_GTID):
             origin = np.int64(-1)
             if kind == GTID:

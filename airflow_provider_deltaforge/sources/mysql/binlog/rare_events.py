@@ -15,9 +15,12 @@ from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import SchemaC
 from airflow_provider_deltaforge.sources.mysql.binlog.open_segment import Catalog, OpenSegment
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
-from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode, tokens_of
 
 _IGNORABLE = 0x80
+_GTIDS = {f.GTID, f.ANONYMOUS_GTID, f.GTID_TAGGED, f.MARIADB_GTID}
+_DUMMY = "# Dummy event replacing event type"
+"""What MariaDB sends in place of an event that it does not send us, cut off if that was short."""
 _PREPARED = 0x40
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 4, 1 << 20
 # Status variables of a statement: the client's collation, and how long those before it are.
@@ -46,6 +49,9 @@ def handle(segment: OpenSegment, catalog: Catalog, event: bytes, index: int) -> 
             segment.drop_open_tx()
             return False
         return True
+    if kind in _GTIDS and segment.scanned.state[f.IN_TX]:
+        _end_former(segment, event)
+        return False
     if kind in (f.QUERY, f.EXECUTE_LOAD):
         _query(segment, catalog, event)
     elif kind == f.GTID_TAGGED:
@@ -85,6 +91,19 @@ def _begin(segment: OpenSegment, event: bytes, index: int, name: tuple[int, int,
     f.begin_tx(scanned.state, scanned.transactions, *name, _server(event), start, index)
 
 
+def _end_former(segment: OpenSegment, event: bytes) -> None:
+    """End a transaction whose end was not understood where the next begins."""
+    if segment.rows_of_open_tx():
+        raise FatalError(
+            f"{segment.place}: a transaction begins behind rows of another whose end is not known, "
+            "so they may have been rolled back; report it, with the server's version, and take a "
+            "new snapshot"
+        )
+    state = segment.scanned.state
+    state[f.POS] -= int.from_bytes(event[9:13], "little")
+    f.end_tx(state, segment.scanned.transactions)
+
+
 def _tagged(segment: OpenSegment, event: bytes, index: int) -> None:
     gtid = parse_tagged_gtid(event)
     # The scanner never looks for a tagged origin: its key is one that no server uses.
@@ -122,8 +141,8 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
     names = status + int.from_bytes(body[11:13], "little")
     db = body[names : names + body[8]].decode("utf-8", "replace")
     sql = _statement(body[names + body[8] + 1 :], body[status:names], segment.info.charsets)
-    if sql.lstrip().startswith("#"):
-        return  # MariaDB's substitute for an event that it does not send us
+    if segment.info.mariadb and sql and _DUMMY.startswith(sql.rstrip()[: len(_DUMMY)]):
+        return
     state = segment.scanned.state
     inside = bool(state[f.BEGUN]) or (
         segment.info.mariadb and not state[f.STANDALONE] and bool(state[f.IN_TX])
@@ -133,6 +152,7 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
     if statement.kind == statements.CONTROL:
         if _control(segment, statement.verb, sql):
             return
+        inside = False
     elif statement.kind in (statements.DML, statements.OTHER):
         session = int.from_bytes(body[:4], "little")
         catalog.judge(sql, db, segment.place, session=session, mode=mode)
@@ -192,7 +212,7 @@ def _control(segment: OpenSegment, verb: str, sql: str) -> bool:
                 "rolled back in part, so the log does not say which rows stayed; use InnoDB for "
                 "all captured tables and take a new snapshot"
             )
-        return " TO " in f" {sql.upper()} " or " TO`" in sql.upper()
+        return any(token.upper == "TO" for token in tokens_of(sql))
     return verb not in ("XA COMMIT", "XA ROLLBACK", "COMMIT")
 
 
