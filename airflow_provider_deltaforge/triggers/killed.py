@@ -2,9 +2,10 @@
 
 ``on_kill`` runs when a user marks the task failed or successful, when he clears it, and also when
 another triggerer took the trigger over. Only the first two mean *stop*; the state of the task
-instance tells them apart. Where it cannot be asked, the owner token decides after a grace
-(``[deltaforge] kill_grace_seconds``): an attempt that was cleared and run again has written its own
-by then.
+instance tells them apart, at the first look: a later attempt may end before it adopts the stream,
+which is no word about this one. Where Airflow cannot be asked, the owner token decides after a
+grace (``[deltaforge] kill_grace_seconds``): an attempt that was cleared and run again has written
+its own by then.
 """
 
 import logging
@@ -24,7 +25,7 @@ from airflow_provider_deltaforge.storage.records.control import Control
 
 _GRACE_S = 3.0
 PATIENCE_S = 60.0
-"""How long a cleared task may take to its next attempt before nobody waits for it here."""
+"""How long the state store or Airflow may be away before nobody waits for it here."""
 
 _POLL_S = 0.5
 _WORKER_PATIENCE_S = 4.0  # Airflow sends SIGKILL 5 s after SIGTERM.
@@ -81,17 +82,19 @@ def once_over(
 ) -> bool:
     """Act once a task has ended, while what it ``held`` is not another attempt's; say if it did.
 
-    Blocking. Tries again while the state store is away; logs ``otherwise`` when that lasts.
+    Blocking. Tries again while the state store or Airflow is away; logs ``otherwise`` if it stays so.
     """
     began = time.monotonic()
     grace_s = conf.getfloat("deltaforge", "kill_grace_seconds", fallback=_GRACE_S)
     failure: Exception | None = None
     while (waited_s := time.monotonic() - began) < PATIENCE_S:
+        over = is_over(instance)
+        if over is False:
+            return False
         try:
             if not held():
                 return False
-            over = is_over(instance)
-            if over or (over is None and waited_s >= grace_s):
+            if over or waited_s >= grace_s:
                 return act()
             failure = None
         except (RetryableError, *LOOKUP_ERRORS) as error:
@@ -99,7 +102,7 @@ def once_over(
         if not threading.main_thread().is_alive():
             break  # The triggerer ends; nobody may keep it waiting.
         time.sleep(_POLL_S)
-    log.warning("%s: %s", otherwise, failure or "its task was cleared and has not begun again")
+    log.warning("%s: %s", otherwise, failure or "Airflow does not tell whether its task has ended")
     return False
 
 

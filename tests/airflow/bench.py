@@ -59,12 +59,20 @@ def context(try_number=1):
     return {"ti": instance, "pushed": pushed}
 
 
-def airflow_says(monkeypatch, state):
-    """Let Airflow answer with this state when it is asked for the task of ``context``."""
+def airflow_says(monkeypatch, *answers):
+    """Let Airflow answer with these states, the last for ever, when asked for ``context``'s task.
+
+    An exception is raised: Airflow does not answer.
+    """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    left = list(answers)
 
     def states(dag_id, map_index=None, task_ids=None, run_ids=None):
         assert (dag_id, map_index, task_ids, run_ids) == ("d", None, ["t"], ["r"])
+        state = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(state, Exception):
+            raise state
         return {"r": {"t": state}} if state != "deleted" else {}
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))

@@ -90,6 +90,24 @@ def test_a_task_that_goes_on_leaves_its_stream_to_the_next_attempt(
 
 
 @pytest.mark.parametrize(
+    ("answers", "desired"),
+    [
+        pytest.param([None, "running", "failed"], "running", id="cleared, its document is wrong"),
+        pytest.param([RuntimeError("away"), "failed"], "stopped", id="marked failed"),
+    ],
+)
+def test_a_task_that_was_cleared_leaves_its_stream_however_the_next_attempt_ends(
+    supervised, store, monkeypatch, answers, desired
+):
+    monkeypatch.setenv("AIRFLOW__DELTAFORGE__KILL_GRACE_SECONDS", "3600")
+    airflow_says(monkeypatch, *answers)
+
+    supervised.stop_if_still_owner()
+
+    assert Control(store, "orders").read().desired == desired
+
+
+@pytest.mark.parametrize(
     "error",
     [
         RetryableError("connection refused"),
