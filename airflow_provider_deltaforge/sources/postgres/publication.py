@@ -129,6 +129,9 @@ class NewTables:
         matcher: which tables are captured.
         version: of the server; before 14 the log has no messages.
         add: publish them; else only say what to do.
+
+    Attributes:
+        published: full names of the tables that the last look published.
     """
 
     def __init__(self, name: str, matcher: TableMatcher, version: int, *, add: bool) -> None:
@@ -137,6 +140,7 @@ class NewTables:
         self._messages = version >= MESSAGES_VERSION
         self._add = add
         self._refused: set[tuple[str, str]] = set()
+        self.published: list[str] = []
 
     def look(self, connection: Any) -> list[UnpublishedTable]:
         """Publish what is new; return the tables for which the log holds no message.
@@ -145,6 +149,7 @@ class NewTables:
             RetryableError: the server is away.
         """
         added: list[UnpublishedTable] = []
+        self.published = []
         for table in missing_tables(connection, self._name, self._matcher):
             if (table.schema, table.name) in self._refused:
                 continue
@@ -165,6 +170,7 @@ class NewTables:
                 )  # fmt: skip
                 continue
             log.info("published the new table %s.%s", table.schema, table.name)
+            self.published.append(qualified_name(table.schema, table.name))
             _warn_bare([table])
             if not self._messages:
                 added.append(table)

@@ -12,7 +12,8 @@ metadata: {{name: {name}, tenant: tests}}
 spec:
   source:
     type: postgres
-    config: {{id: {name}, dsn: "{dsn}", publication: df, slot: "{database}", tables: {tables},
+    config: {{id: {name}, dsn: "{dsn}", slot: "{database}", tables: {tables},
+              publication: {{name: df, create: {create}}},
               on_undecodable: {policy}, snapshot: {{mode: never}}}}
   batch: {{max_ms: 10}}
   sinks:
@@ -25,11 +26,13 @@ _unique = itertools.count()
 class PostgresTableRun(TablesRun):
     """One pipeline over a database."""
 
-    def __init__(self, server, database, policy="stop_table", port=None, tables='["*"]'):
+    def __init__(
+        self, server, database, policy="stop_table", port=None, tables='["*"]', create="true"
+    ):
         name = f"{database}-{next(_unique)}"
         dsn = server.dsn(database).replace(str(server.port), str(port or server.port))
         document = DOCUMENT.format(
-            name=name, dsn=dsn, database=database, policy=policy, tables=tables
+            name=name, dsn=dsn, database=database, policy=policy, tables=tables, create=create
         )
         super().__init__(name, document)
 

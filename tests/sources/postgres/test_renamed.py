@@ -1,4 +1,4 @@
-"""Rows that a rename brings under a captured name are copied: the log does not tell of it."""
+"""Rows that come under a captured name without the log are copied: renamed, or published late."""
 
 import pytest
 
@@ -96,6 +96,88 @@ def test_a_new_table_and_a_captured_one_with_a_free_name_are_not_copied(pipeline
     run.wait_row("e", {"id": 9, "x": "moved"})
 
     assert run.requests() == []
+
+
+EVERYTHING = "CREATE PUBLICATION df FOR ALL TABLES WITH (publish_via_partition_root = true)"
+A_SCHEMA = "CREATE PUBLICATION df FOR TABLES IN SCHEMA public"
+LATE = {
+    "an unlogged table becomes a logged one": (
+        EVERYTHING,
+        ["CREATE UNLOGGED TABLE t (id int PRIMARY KEY, x text)"],
+        "ALTER TABLE t SET LOGGED",
+    ),
+    "a partition becomes a table of its own": (
+        EVERYTHING,
+        [
+            "CREATE TABLE r (id int PRIMARY KEY, x text) PARTITION BY RANGE (id)",
+            "CREATE TABLE t PARTITION OF r FOR VALUES FROM (0) TO (100)",
+        ],
+        "ALTER TABLE r DETACH PARTITION t",
+    ),
+    "a table moves into a published schema": (
+        A_SCHEMA,
+        [
+            "CREATE SCHEMA staging",
+            "CREATE TABLE staging.t (id int PRIMARY KEY, x text)",
+            "ALTER ROLE postgres IN DATABASE {database} SET search_path = public, staging",
+        ],
+        "ALTER TABLE staging.t SET SCHEMA public",
+    ),
+    "its owner publishes a table by hand": (
+        "CREATE PUBLICATION df FOR TABLE a",
+        ["CREATE TABLE t (id int PRIMARY KEY, x text)"],
+        "ALTER PUBLICATION df ADD TABLE t",
+    ),
+}
+
+
+@pytest.mark.parametrize("when", ["while it runs", "while it is stopped"])
+@pytest.mark.parametrize("how", LATE)
+def test_a_table_with_rows_that_is_published_late_is_copied_once(
+    pipeline, sql, database, how, when
+):
+    publication, made, enter = LATE[how]
+    sql(*(statement.format(database=database) for statement in made))
+    sql("INSERT INTO t VALUES (1, 'before')", publication)
+    run = pipeline(create="false").start()
+    sql("INSERT INTO a VALUES (1, 'a runs')")
+    run.wait_row("a", {"id": 1, "x": "a runs"})
+    if when == "while it is stopped":
+        run.stop()
+    sql(enter, "INSERT INTO t VALUES (2, 'streamed')")
+    if when == "while it is stopped":
+        run.start()
+    wait_for("the copy", lambda: copied(run) == ["public.t"])
+    sql("UPDATE t SET x = 'then' WHERE id = 2")
+    run.wait_row("t", {"id": 2, "x": "then"})
+
+    assert last(run, "t") == {1: "before", 2: "then"}
+    assert len(run.requests()) == 1
+
+
+def test_a_table_that_was_logged_between_two_looks_is_copied(pipeline, sql):
+    sql(EVERYTHING)
+    run = pipeline().start()
+    sql(
+        "BEGIN; CREATE UNLOGGED TABLE t (id int PRIMARY KEY, x text);"
+        "INSERT INTO t VALUES (1, 'before'); ALTER TABLE t SET LOGGED; COMMIT"
+    )
+    wait_for("the copy", lambda: copied(run) == ["public.t"])
+    assert last(run, "t") == {1: "before"}
+
+
+def test_a_table_that_the_pipeline_publishes_itself_is_copied_once(pipeline, sql):
+    sql("CREATE PUBLICATION df FOR TABLE a")
+    run = pipeline().start()
+    sql("INSERT INTO a VALUES (1, 'a runs')")
+    run.wait_row("a", {"id": 1, "x": "a runs"})
+    sql("BEGIN; CREATE TABLE t (id int PRIMARY KEY, x text); INSERT INTO t VALUES (1, 'b'); COMMIT")
+    wait_for("the copy", lambda: copied(run) == ["public.t"])
+    sql("CREATE TABLE u (id int PRIMARY KEY, x text)")
+    run.wait_until_named("public.t", "public.u")
+    wait_for("the other copy", lambda: copied(run) == ["public.t", "public.u"])
+
+    assert len(run.requests()) == 2
 
 
 @pytest.mark.parametrize("pattern", ["a.b.*", "*.b.t", "a*.t", "a.b.t"])

@@ -229,6 +229,23 @@ def test_rows_written_before_their_table_was_published_are_waited_for(shop, eith
     assert set(replayed(source, position, {})) == {'{"id":2}', f'{{"id":{LAST}}}'}
 
 
+def test_rows_written_before_their_schema_was_published_are_waited_for(shop, either):
+    shop("CREATE TABLE old (id int PRIMARY KEY)", "CREATE SCHEMA late")
+    source = source_of(either, NAME, "old", "late.*", kind=HASTY)
+    begun(source).close()
+    execute(either, "CREATE TABLE late.new (id int PRIMARY KEY)", database=NAME)
+    with connect(either, NAME) as writer:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO late.new VALUES (1)")
+        execute(either, "ALTER PUBLICATION shop_pub ADD TABLES IN SCHEMA late", database=NAME)
+        snapshotter = begun(source)
+        with pytest.raises(RetryableError, match="before they were published"):
+            list(snapshotter.plan(10, tables=["late.new"]))
+        writer.execute("COMMIT")
+        assert len(list(snapshotter.plan(10, tables=["late.new"]))) == 1
+    snapshotter.close()
+
+
 def test_a_lost_slot_is_noticed(strict_server):
     fresh_database(strict_server, NAME, "CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = source_of(strict_server, NAME)

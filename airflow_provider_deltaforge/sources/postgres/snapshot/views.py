@@ -55,10 +55,13 @@ SELECT l.transactionid::text, coalesce(l.pid, 0),
 _EARLIER_WRITERS = """
 WITH lock AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted),
 added AS (
-  SELECT c.oid, age(coalesce(r.xmin, p.xmin)) AS age
+  SELECT c.oid, age(m.xmin) AS age
     FROM pg_publication p CROSS JOIN pg_class c
-    LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
-   WHERE p.pubname = %s AND c.oid = ANY(%s) AND (p.puballtables OR r.oid IS NOT NULL))
+   CROSS JOIN LATERAL (
+         SELECT p.xmin WHERE p.puballtables UNION ALL
+         SELECT r.xmin FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid
+         {schemas}) m
+   WHERE p.pubname = %s AND c.oid = ANY(%s))
 SELECT w.virtualtransaction, coalesce(w.pid, 0), false
   FROM added a
  CROSS JOIN LATERAL (SELECT a.oid AS part UNION SELECT relid FROM pg_partition_tree(a.oid)) parts
@@ -70,6 +73,10 @@ SELECT w.virtualtransaction, coalesce(w.pid, 0), false
    AND x.mode = 'ExclusiveLock'
  WHERE age(x.transactionid) > a.age - 1000
 """
+_OF_SCHEMA = """
+         UNION ALL SELECT s.xmin FROM pg_publication_namespace s
+          WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace"""
+_SCHEMAS_SINCE = 150000
 
 # The log's end is asked for after the view is there: nothing behind it can be in the view.
 _VIEW = """
@@ -126,8 +133,10 @@ def settle_published(
     Raises:
         RetryableError: a transaction that wrote such rows does not end.
     """
+    schemas = _OF_SCHEMA if connection.info.server_version >= _SCHEMAS_SINCE else ""
+    sql = _EARLIER_WRITERS.format(schemas=schemas)
     _await(
-        lambda: _writers(connection, _EARLIER_WRITERS, (publication, list(tables))),
+        lambda: _writers(connection, sql, (publication, list(tables))),
         "wrote to tables before they were published",
         "neither the log nor the copy would have their rows; commit or end them",
         patience_s,

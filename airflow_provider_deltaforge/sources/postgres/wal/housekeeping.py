@@ -25,7 +25,7 @@ class Housekeeping:
         connect: opens a connection.
         newcomers: finds tables that are not published; None does not look.
         heartbeat_s: how often to write a message, 0 never.
-        names: finds tables that have taken other names; None does not look.
+        names: finds tables that were renamed, or published by others; None does not look.
         look_s: how often to look for both, and how long to wait after a failure, in seconds.
     """
 
@@ -67,7 +67,7 @@ class Housekeeping:
                 self._look_at = now + self._look_s
                 self._look_at_names(self._connection)
                 if self._newcomers is not None:
-                    found = self._newcomers.look(self._connection)
+                    found = self._publish(self._newcomers, self._connection)
         except (RetryableError, FatalError, psycopg.Error) as error:
             log.warning("looking for new tables or a heartbeat failed (%s); trying again", error)
             self._look_at = max(self._look_at, now + self._look_s)
@@ -76,7 +76,7 @@ class Housekeeping:
         return found
 
     def _look_at_names(self, connection: Any) -> None:
-        """Find who has taken a captured name: new tables are published after it."""
+        """Find tables that came under a captured name: new ones are published after it."""
         if self._names is None:
             return
         former = self._names.known
@@ -88,8 +88,15 @@ class Housekeeping:
             raise
         for name, was in found:
             if was is None:
-                log.warning("another table is called %s now; it is copied", name)
+                log.warning("%s has rows that did not come under this name; it is copied", name)
         self.renamed += [(name, was, end) for name, was in found]
+
+    def _publish(self, newcomers: NewTables, connection: Any) -> Sequence[UnpublishedTable]:
+        try:
+            return newcomers.look(connection)
+        finally:
+            if self._names is not None:
+                self._names.note_announced(newcomers.published)
 
     def close(self) -> None:
         """Close the connection."""

@@ -134,11 +134,11 @@ class _CapturedTables:
 
 
 class _AppearedTables:
-    """Collects the tables that appeared, or took a captured name, while the log was read.
+    """Collects the tables that came under a captured name, with rows, while the log was read.
 
     Args:
         watch: looks for them, now and then.
-        names: finds those with new names.
+        names: finds those with new names, and those that others published.
 
     Attributes:
         named: which table has which name, as far as ``found`` covers it.
@@ -158,6 +158,7 @@ class _AppearedTables:
     def add(self, schema: str, table: str, position: Position | None) -> None:
         """Add a table with rows from before a position; None: from before it was found."""
         appeared = AppearedTable(qualified_name(schema, table), position)
+        self._names.note_announced((appeared.table,))
         if appeared not in self.found:
             self.found.append(appeared)
 

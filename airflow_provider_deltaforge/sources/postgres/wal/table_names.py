@@ -1,44 +1,69 @@
 """Which table has which name: the log of PostgreSQL does not tell of renames."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, rows_of
 from airflow_provider_deltaforge.sources.reader_contract import NamedTables
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, splits
 
-# What is not published yet is published, and copied, by the reader. Partitions count as their
-# root.
+# Partitions are published as their root. A table begins in a file that has its own number, and gets
+# another one where it is rewritten, for example by SET LOGGED.
 _NAMED = """
-SELECT DISTINCT rn.nspname, r.relname, r.oid
-  FROM pg_publication_tables p
-  JOIN pg_namespace n ON n.nspname = p.schemaname
-  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-  JOIN pg_class r ON r.oid = coalesce(pg_partition_root(c.oid), c.oid)
-  JOIN pg_namespace rn ON rn.oid = r.relnamespace
- WHERE p.pubname = %s
+WITH published AS (
+  SELECT DISTINCT coalesce(pg_partition_root(c.oid), c.oid)::oid AS oid
+    FROM pg_publication_tables p
+    JOIN pg_namespace n ON n.nspname = p.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+   WHERE p.pubname = %s)
+SELECT n.nspname, c.relname, c.oid::text, p.oid IS NOT NULL,
+       coalesce(pg_relation_filenode(c.oid) <> c.oid, false)
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN published p ON p.oid = c.oid
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+ ORDER BY 1, 2
 """
+_UNPUBLISHED = "-"
+"""Stands before the number of a table that is not published under its name."""
+
+
+class _Table(NamedTuple):
+    """A table of the database; ``rewritten``: its rows are not where they were at first."""
+
+    schema: str
+    name: str
+    oid: str
+    published: bool
+    rewritten: bool
+
+    @property
+    def number(self) -> str:
+        """What is remembered of it."""
+        return self.oid if self.published else _UNPUBLISHED + self.oid
 
 
 def named_tables(connection: Any, info: PostgresServer, publication: str) -> NamedTables:
-    """Return which published table has which name now."""
-    return _named(_published(connection, publication), info)
+    """Return which table has which name now, those too that are not published."""
+    return _named(_tables(connection, publication), info)
 
 
-def _published(connection: Any, publication: str) -> list[tuple[str, str, str]]:
-    """Return (schema, table, object id) of the published tables, in order."""
+def _tables(connection: Any, publication: str) -> list[_Table]:
     rows = rows_of(connection, _NAMED, "looking for renamed tables", (publication,))
-    return [(schema, table, str(oid)) for schema, table, oid in sorted(rows)]
+    return [_Table(*row) for row in rows]
 
 
-def _named(tables: Sequence[tuple[str, str, str]], info: PostgresServer) -> NamedTables:
-    by_name = {qualified_name(schema, table): oid for schema, table, oid in tables}
+def _named(tables: Sequence[_Table], info: PostgresServer) -> NamedTables:
+    by_name = {qualified_name(table.schema, table.name): table.number for table in tables}
     return NamedTables(f"{info.system_id}/{info.db}", by_name)
 
 
 class TableNamesWatch:
-    """Finds tables that have taken a captured name. Used by the reader's thread.
+    """Finds tables that have taken a captured name, or were published with rows they had before.
+
+    Used by the reader's thread.
 
     Args:
         publication: its name.
@@ -50,28 +75,42 @@ class TableNamesWatch:
         self._publication, self._info, self._matcher = publication, info, matcher
         self.known: NamedTables | None = None
 
+    def note_announced(self, names: Collection[str]) -> None:
+        """Do not report tables, by full name, whose publishing the reader hears of otherwise."""
+        known = self.known
+        if known is not None and names:
+            tables = {
+                name: number.removeprefix(_UNPUBLISHED) if name in names else number
+                for name, number in known.tables.items()
+            }
+            self.known = NamedTables(known.server, tables)
+
     def look(self, connection: Any) -> list[tuple[str, str | None]]:
-        """Return the full names that other tables have now, whose rows came under other names.
+        """Return the full names of tables whose rows did not come under these names, or not all.
 
         Each with the former name of a captured table that has taken one which nobody had.
         """
-        tables = _published(connection, self._publication)
+        tables = _tables(connection, self._publication)
         now = _named(tables, self._info)
         known = self.known
         self.known = now
         if known is None or known.server != now.server or known == now:
             return []
-        former = {oid: name for name, oid in known.tables.items()}
+        former = {number: name for name, number in known.tables.items()}
         found: list[tuple[str, str | None]] = []
-        for schema, table, oid in tables:
-            name = qualified_name(schema, table)
-            was = known.tables.get(name)
-            if not self._matcher.matches(schema, table) or was == oid:
+        for table in tables:
+            name = qualified_name(table.schema, table.name)
+            was = known.tables.get(name, _UNPUBLISHED)
+            if not table.published or was == table.oid:
                 continue
-            if was is not None or (oid in former and not self._was_captured(former[oid])):
+            if not self._matcher.matches(table.schema, table.name):
+                continue
+            taken = not was.startswith(_UNPUBLISHED)
+            before = former.get(table.oid)
+            if before is not None:
+                found.append((name, None if taken or not self._was_captured(before) else before))
+            elif taken or table.rewritten or _UNPUBLISHED + table.oid in former:
                 found.append((name, None))
-            elif oid in former:
-                found.append((name, former[oid]))
         return found
 
     def _was_captured(self, name: str) -> bool:
