@@ -77,6 +77,11 @@ class Envelope(PluginSettings):
     shape: ClassVar[Shape | None] = None
     """What each text looks like; encodings that write records refuse an envelope without."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its texts are called as any JSON is."""
+        return self.media_types == Envelope.media_types
+
     @abstractmethod
     def wrap(self, rows: pa.RecordBatch, origin: Origin) -> pa.BinaryArray:
         """Return one JSON text per row of a batch in CHANGE_SCHEMA."""

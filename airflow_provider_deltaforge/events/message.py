@@ -23,6 +23,7 @@ class Messages:
         order_groups: uint64, nullable. Messages with the same number must not overtake each other:
             those of a key, and those of a row that changes it. Null is about a whole table and
             overtakes nothing, nor is it overtaken. None where the sink keeps all in order.
+        bare: bool. Which values are ``after`` alone, without the envelope, or None: none is.
     """
 
     topics: "pa.DictionaryArray"
@@ -33,6 +34,7 @@ class Messages:
     event_rows: "pa.Int32Array"
     shards: "pa.Int32Array | None" = None
     order_groups: "pa.UInt64Array | None" = None
+    bare: "pa.BooleanArray | None" = None
 
     def __len__(self) -> int:
         """Return the number of messages."""

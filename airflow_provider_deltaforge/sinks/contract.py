@@ -258,6 +258,11 @@ class Sink(PluginSettings):
             raise refusal(("encoding",), "this sink writes lines of text; use json")
         return self
 
+    def content_type(self, *, in_arrays: bool = False) -> str:
+        """Return what a value, or a JSON array of some, is called where messages say it."""
+        own: str | None = self.encoding.media_type
+        return own or str(self.envelope.media_types[in_arrays])
+
     def _connected(self, place: str, pipeline: str, extra: str) -> Any:
         """Return a ``module:class`` of this description and a pipeline's name.
 

@@ -73,6 +73,55 @@ def test_keys_headers_and_tombstones_arrive(brokers, topic, writer):
     assert [each.headers for each in found[1:]] == [None, None]
 
 
+def route(raw=False, headers=None):
+    return {"topic": None, "key": None, "headers": headers, "raw_payload": raw}
+
+
+@pytest.mark.parametrize(
+    "routes", [(None, None), (None, route(raw=True)), (route(headers=[("h", "1")]), None)], ids=str
+)
+def test_a_cloud_event_says_that_it_is_one(brokers, topic, routes):
+    """As the Kafka binding of CloudEvents asks of what has its attributes inside."""
+    envelope = {"type": "cloudevents", "type_prefix": "com.acme"}
+    sink = KafkaSink(brokers=brokers, topic=topic, tombstones=True, envelope=envelope)
+    changes = [change(routing=each) for each in routes]
+    changes.append(change(op="d", before=b'{"id":1}', after=None))
+    batch, _ = Renderer(sink, ORIGIN).render(change_rows(changes))
+    writer = sink.open("p")
+
+    writer.write(batch)
+    writer.close()
+
+    label = ("content-type", b"application/cloudevents+json")
+    own = [("h", b"1")] if routes[0] else []
+    second = None if routes[1] else [label]
+    found = [each.headers for each in read_topic(brokers, topic)]
+    assert found == [[*own, label], second, [label], None]
+
+
+def test_a_cloud_event_in_avro_is_not_called_json(brokers, topic):
+    settings = {
+        "envelope": {"type": "cloudevents", "type_prefix": "com.acme"},
+        "encoding": {"type": "avro", "schema_registry_url": "http://registry"},
+    }
+    writer = KafkaSink(brokers=brokers, topic=topic, **settings).open("p")
+
+    writer.write(messages([(topic, b"k", b"avro")]))
+    writer.close()
+
+    assert read_topic(brokers, topic)[0].headers == [("content-type", b"application/avro")]
+
+
+def test_a_content_type_that_a_processor_chose_stays(brokers, topic):
+    envelope = {"type": "cloudevents", "type_prefix": "com.acme"}
+    writer = KafkaSink(brokers=brokers, topic=topic, envelope=envelope).open("p")
+
+    writer.write(messages([(topic, b"k", b"{}")], [[("Content-Type", "text/plain")]]))
+    writer.close()
+
+    assert read_topic(brokers, topic)[0].headers == [("Content-Type", b"text/plain")]
+
+
 def test_keys_go_to_the_partition_the_java_client_chooses(brokers, writer):
     topic = create(brokers, partitions=4)
 

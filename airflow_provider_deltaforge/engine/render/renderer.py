@@ -143,6 +143,7 @@ class Renderer:
             event_ids=rows["event_id"],
             event_rows=event_rows,
             shards=fields.shards,
+            bare=routing.bare(),
         )
         if parts is not None and self._creates:
             messages = parts.with_headers(messages)
@@ -151,12 +152,10 @@ class Renderer:
             lost = np.flatnonzero(~np.asarray(placed))
             placed = pa.array(~together(event_rows, lost))
         rejections = self._refuse(messages, placed)
-        bare = routing.bare()
         if placed is not None:
             kept = pc.indices_nonzero(placed)
             messages, rows = messages.take(kept), rows.take(kept)
-            bare = None if bare is None else bare.take(kept)
-        bodies = Bodies(messages.values, messages.topics, rows, bare, asks)
+        bodies = Bodies(messages.values, messages.topics, rows, messages.bare, asks)
         messages, rows, unwritten = self._encoded(messages, bodies)
         if self._tombstones:
             messages = self._with_tombstones(messages, pc.equal(rows["op"].cast(pa.utf8()), "d"))

@@ -135,12 +135,6 @@ class HttpSink(Sink):
         return self
 
     @property
-    def content_type(self) -> str:
-        """What the body of a request is called."""
-        own: str | None = self.encoding.media_type
-        return own or str(self.envelope.media_types[self.batch_mode])
-
-    @property
     def reorders(self) -> bool:
         """Whether several requests are under way, or hold what goes to one URL."""
         return self.parallelism > 1 or self.batch_mode

@@ -144,7 +144,7 @@ def _options(sink: HttpSink, pipeline: str) -> RequestOptions:
         addresses=Addresses(sink.url, sink.allowed_origins),
         method=sink.method.encode(),
         headers={
-            b"content-type": sink.content_type.encode(),
+            b"content-type": sink.content_type(in_arrays=sink.batch_mode).encode(),
             b"user-agent": f"deltaforge/{__version__}".encode(),
             **configured(headers),
         },

@@ -1,12 +1,15 @@
 """How far one batch has come on its way to the brokers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.kafka import error_codes
 
+CONTENT_TYPE = "content-type"
 _AT_ONCE = 4096
 _NAME_MAX = 249
 
@@ -41,6 +44,25 @@ class KafkaBatch:
             self.messages.values[these].to_pylist(),
         )
 
+    def headers(self, count: int, label: Sequence[tuple[str, str]]) -> list[Any]:
+        """Return the headers of so many next messages.
+
+        Args:
+            count: of messages.
+            label: what each gets that has an envelope, and no content type of a processor's choice.
+        """
+        these = slice(self.next, self.next + count)
+        own, bare = self.messages.headers, self.messages.bare
+        found = [None] * count if own is None else own[these].to_pylist()
+        if not label:
+            return found
+        takes = self.messages.values[these].is_valid()
+        takes = takes if bare is None else pc.and_not(takes, bare[these])
+        return [
+            [*(headers or ()), *label] if is_labelled and not _has_type(headers) else headers
+            for headers, is_labelled in zip(found, takes.to_pylist(), strict=True)
+        ]
+
     def note(self, index: int, error: Any | None, _message: Any) -> None:
         """Take the answer for one message."""
         if error is None:
@@ -59,6 +81,10 @@ class KafkaBatch:
         topic = str(self.messages.topics[index].as_py())[:_NAME_MAX]
         reason = f"{where}: topic {topic!r}: {error.str()}; {error_codes.MENDS[kind]}"
         return Rejection(self.messages.event_rows[index].as_py(), kind, reason)
+
+
+def _has_type(headers: Sequence[tuple[str, str]] | None) -> bool:
+    return any(name.lower() == CONTENT_TYPE for name, _ in headers or ())
 
 
 def by_halves(

@@ -25,7 +25,7 @@ from airflow_provider_deltaforge.errors import (
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import WriterClaim
 from airflow_provider_deltaforge.sinks.kafka import error_codes
-from airflow_provider_deltaforge.sinks.kafka.batch import KafkaBatch
+from airflow_provider_deltaforge.sinks.kafka.batch import CONTENT_TYPE, KafkaBatch
 from airflow_provider_deltaforge.sinks.kafka.configuration import (
     TRANSACTIONAL,
     TRANSACTIONS,
@@ -65,6 +65,9 @@ class KafkaWriter:
         self._sink = sink
         self._where = f"kafka sink {sink.id}"
         self._pipeline = pipeline
+        # Elsewhere the binding of CloudEvents to Kafka would take the event for none.
+        name = sink.content_type()
+        self._label = [] if sink.envelope.is_plain else [(CONTENT_TYPE, name)]
         self._settings = producer_settings(sink, pipeline)
         self._set_id()
         self.timeout_s = patience_s(sink)
@@ -198,6 +201,7 @@ class KafkaWriter:
         refused_topic = any(self._topics.get(name) is not None for name in names)
         careful = work.singly or messages.headers is not None or refused_topic
         careful = careful or messages.shards is not None
+        careful = careful or (bool(self._label) and messages.bare is not None)
         while work.next < len(messages):
             self._hold()
             work.begun_s = work.begun_s or time.monotonic()
@@ -209,12 +213,15 @@ class KafkaWriter:
 
     def _hand_over_quickly(self, topics: list[Any], keys: list[Any], values: list[Any]) -> int:
         """Hand over until the producer objects, and return how many it took."""
-        produce = self._producer.produce
+        produce, label = self._producer.produce, self._label
         sent = 0
         # A full queue or a refused message: the careful way deals with it.
         with suppress(BufferError, self._kafka.KafkaException):
             for topic, key, value in zip(topics, keys, values, strict=True):
-                produce(topic, value, key)
+                if value is None or not label:
+                    produce(topic, value, key)
+                else:
+                    produce(topic, value, key, headers=label)
                 sent += 1
         return sent
 
@@ -227,9 +234,8 @@ class KafkaWriter:
         values: list[Any],
     ) -> None:
         """Hand over message by message: full queues, headers, refusals."""
-        column = work.messages.headers
         these = slice(work.next, work.next + len(topics))
-        headers = [None] * len(topics) if column is None else column[these].to_pylist()
+        headers = work.headers(len(topics), self._label)
         shards = work.messages.shards
         to = [_BY_KEY] * len(topics) if shards is None else shards[these].to_pylist()
         for message in zip(topics, values, keys, to, headers, strict=True):

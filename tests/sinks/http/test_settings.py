@@ -67,7 +67,7 @@ def test_what_cannot_work_is_refused_with_its_key(settings, key):
 
 
 def test_avro_is_called_so():
-    assert HttpSink(url=URL, encoding=AVRO).content_type == "application/avro"
+    assert HttpSink(url=URL, encoding=AVRO).content_type() == "application/avro"
 
 
 @pytest.mark.parametrize(
