@@ -1,5 +1,6 @@
 """What a PostgreSQL server is: version, whose data it holds, and where its log ends."""
 
+import codecs
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,8 @@ SELECT current_database(), current_setting('server_version_num')::int,
        (SELECT system_identifier::text FROM pg_control_system()),
        current_setting('wal_level'), pg_is_in_recovery(),
        (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'),
-       (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
+       (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
+       current_setting('server_encoding')
 """
 # The flushed end, because it lies behind a whole record as a rule, and what is not flushed is not
 # sent. The name of a segment holds the timeline it is written on.
@@ -45,6 +47,7 @@ class PostgresServer:
         standby: it only replays another server's log.
         sender_timeout_s: after which silence it hangs up; 0 never.
         superuser: whether our role is one.
+        encoding: of the database, as Python calls it; None if Python does not know it.
     """
 
     db: str
@@ -55,6 +58,7 @@ class PostgresServer:
     standby: bool
     sender_timeout_s: float
     superuser: bool
+    encoding: str | None = "utf-8"
 
     def at(self, lsn: int) -> WalPosition:
         """Return a position in this server's log."""
@@ -63,7 +67,7 @@ class PostgresServer:
 
 def server_info(connection: Any) -> PostgresServer:
     """Ask a server what it is."""
-    db, version, system_id, wal_level, standby, timeout_ms, superuser = row_of(
+    db, version, system_id, wal_level, standby, timeout_ms, superuser, encoding = row_of(
         connection, _ABOUT, "asking the server what it is"
     )
     return PostgresServer(
@@ -75,7 +79,16 @@ def server_info(connection: Any) -> PostgresServer:
         standby=standby,
         sender_timeout_s=timeout_ms / 1000,
         superuser=superuser,
+        encoding=_codec(encoding),
     )
+
+
+def _codec(encoding: str) -> str | None:
+    """Return Python's name of a server's encoding."""
+    try:
+        return codecs.lookup(encoding.replace("WIN", "cp").replace("KOI8", "koi8_")).name
+    except LookupError:
+        return None
 
 
 def read_head(connection: Any) -> WalPosition:

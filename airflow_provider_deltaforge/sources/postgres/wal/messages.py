@@ -1,11 +1,17 @@
 """The rare messages of ``pgoutput``: relations, types, truncated tables, logical messages."""
 
 import base64
+import json
+import logging
 import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import orjson
+
+from airflow_provider_deltaforge.sources.postgres.positions import lsn_text
+
+log = logging.getLogger(__name__)
 
 MESSAGES_VERSION = 140000
 """Servers from this version on send logical messages with the log."""
@@ -92,13 +98,15 @@ class LogicalMessage:
         transactional: it belongs to the transaction around it.
         lsn: the end of its record.
         prefix: names the reader it is for.
-        content: anything.
+        content: anything; text is in the database's encoding.
+        encoding: the name that Python has for that encoding; None if it has none.
     """
 
     transactional: bool
     lsn: int
     prefix: str
     content: bytes
+    encoding: str | None = "utf-8"
 
     @property
     def is_own(self) -> bool:
@@ -106,13 +114,21 @@ class LogicalMessage:
         return self.prefix.startswith(_OWN)
 
     @property
+    def json(self) -> bytes | None:
+        """The content as JSON text in UTF-8; None if it is no JSON."""
+        for encoding in (self.encoding, "utf-8"):
+            try:
+                text = self.content.decode(encoding or "utf-8").encode()
+                orjson.loads(text)
+            except ValueError:
+                continue
+            return text.strip()
+        return None
+
+    @property
     def image(self) -> bytes:
         """The content as JSON text: itself if it is JSON, else in base64."""
-        try:
-            orjson.loads(self.content)
-        except orjson.JSONDecodeError:
-            return b'{"_base64":"%s"}' % base64.b64encode(self.content)
-        return self.content.strip()
+        return self.json or b'{"_base64":"%s"}' % base64.b64encode(self.content)
 
 
 def parse_relation(body: bytes) -> Relation:
@@ -139,28 +155,37 @@ def parse_truncate(body: bytes) -> Truncate:
     return Truncate(oids, bool(options & 1), bool(options & 2))
 
 
-def parse_message(body: bytes) -> LogicalMessage:
-    """Read an ``M`` message."""
+def parse_message(body: bytes, encoding: str | None) -> LogicalMessage:
+    """Read an ``M`` message of a database with an encoding."""
     flags, lsn = struct.unpack_from("!BQ", body, 1)
     prefix, at = _text(body, 10)
     (size,) = struct.unpack_from("!I", body, at)
-    return LogicalMessage(bool(flags & 1), lsn, prefix, body[at + 4 : at + 4 + size])
+    content = body[at + 4 : at + 4 + size]
+    return LogicalMessage(bool(flags & 1), lsn, prefix, content, encoding)
 
 
 def appeared_message(publication: str, schema: str, table: str) -> str:
     """Return the content of the message that says a table was added to a publication."""
-    content = {"publication": publication, "schema": schema, "table": table}
-    return orjson.dumps(content).decode()
+    # In ASCII: every database has those characters, and the log does not convert a content.
+    return json.dumps({"publication": publication, "schema": schema, "table": table})
 
 
 def appeared_table(message: LogicalMessage, publication: str) -> tuple[str, str] | None:
     """Return schema and name of the table that a message of ours names; None for another's."""
     if message.prefix != APPEARED:
         return None
-    content = orjson.loads(message.content)
-    if content["publication"] != publication:
+    # Every role may write messages, with any prefix.
+    content = orjson.loads(message.json or b"null")
+    named = content if isinstance(content, dict) else {}
+    schema, table = named.get("schema"), named.get("table")
+    if not (isinstance(schema, str) and isinstance(table, str)):
+        log.warning(
+            "the logical message at %s has the prefix %s, but is not one of ours; it is left out",
+            lsn_text(message.lsn),
+            message.prefix,
+        )
         return None
-    return content["schema"], content["table"]
+    return (schema, table) if named.get("publication") == publication else None
 
 
 def _text(body: bytes, at: int) -> tuple[str, int]:

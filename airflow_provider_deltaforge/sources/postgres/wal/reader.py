@@ -226,6 +226,7 @@ class PostgresReader(ReconnectingReader[LogSocket]):
             schema_of,
             self._take_note,
             reading.tuning,
+            self._info.encoding,
         )
         names = TableNamesWatch(reading.publication, self._info, reading.matcher)
         watched = None if reading.original is not None else names

@@ -159,6 +159,7 @@ class WalSegmenter:
         schema_of: what logical messages of a prefix have as schema; None: they are no events.
         note: takes messages of our own, which are no events.
         tuning: how large segments are.
+        encoding: of the database, as Python calls it.
     """
 
     def __init__(
@@ -169,7 +170,9 @@ class WalSegmenter:
         schema_of: Callable[[str], str | None],
         note: Callable[[messages.LogicalMessage], None],
         tuning: PostgresTuning = POSTGRES_TUNING,
+        encoding: str | None = "utf-8",
     ) -> None:
+        self._encoding = encoding
         self.position = position
         self.ready: deque[WalSegment] = deque()
         self.asked = False
@@ -268,7 +271,7 @@ class WalSegmenter:
         elif kind == b"T":
             self._truncated(messages.parse_truncate(body))
         elif kind == b"M":
-            self._message(messages.parse_message(body))
+            self._message(messages.parse_message(body, self._encoding))
         else:
             raise FatalError(
                 f"{lsn_text(self.written)}: the log holds a message of kind {frame[:1]!r} "
