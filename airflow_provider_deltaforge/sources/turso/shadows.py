@@ -357,19 +357,21 @@ def script(tables: Mapping[str, TursoTable], gone: Iterable[str] = ()) -> str:
 
 def misfits(database: Database, tables: Mapping[str, TursoTable]) -> dict[str, TursoTable]:
     """Return the tables whose shadow or triggers are missing or have other columns."""
-    made = {
-        str(name): str(sql)
-        for name, sql in database.rows(
-            "SELECT name, sql FROM sqlite_schema WHERE type IN ('table', 'trigger')"
-        )
-    }
-    if not {SEQUENCE, CLEANED} <= made.keys():
+    # A trigger may have the name of another table's shadow.
+    made: dict[str, dict[str, str]] = {"table": {}, "trigger": {}}
+    for kind, name, sql in database.rows(
+        "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'trigger')"
+    ):
+        made[str(kind)][str(name)] = str(sql)
+    shadows, triggers = made["table"], made["trigger"]
+    if not {SEQUENCE, CLEANED} <= shadows.keys():
         return dict(tables)
     found = {}
     for name, table in tables.items():
         shadow = shadow_name(name)
-        needed = {shadow, *(f"_df_cdc_{name}_{op}" for op in _EVENTS)}
-        if not needed <= made.keys() or _images(shadow, made[shadow]) != image_columns(table):
+        needed = {f"_df_cdc_{name}_{op}" for op in _EVENTS}
+        there = shadow in shadows and needed <= triggers.keys()
+        if not there or _images(shadow, shadows[shadow]) != image_columns(table):
             found[name] = table
     return found
 

@@ -11,7 +11,10 @@ from airflow_provider_deltaforge.errors import (
     SchemaError,
     SpecError,
 )
+from airflow_provider_deltaforge.sources.turso.files import FileDatabase
+from airflow_provider_deltaforge.sources.turso.shadows import Shadows, misfits
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
+from airflow_provider_deltaforge.sources.turso.tables import CapturedTables, captured_tables
 from airflow_provider_deltaforge.sources.turso.tuning import TursoTuning
 from tests.sources.turso.database import Writer, chunks_of, copied, events_of, source, told
 
@@ -91,6 +94,26 @@ class TestTriggers:
         assert [event["table"] for event in events] == ["orders", "notes"] * 10
         assert told(events[1])[3] == {"word": "n0", "pic": {"_base64": "AP8="}}
         assert len({event["event_id"] for event in events}) == 20
+
+    @pytest.mark.parametrize("names", [("log_d", "log"), ("log", "log_d")])
+    def test_a_shadow_may_have_the_name_of_another_tables_trigger(
+        self, path, sqlite_writer, names, opened
+    ):
+        database = FileDatabase(path, "sqlite")
+        captured = CapturedTables(("*",), "turso_cdc")
+        shadows = Shadows(database, captured, create=True)
+        for name in names:
+            sqlite_writer.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, v)")
+            assert name in shadows.prepared(0)
+        assert misfits(database, captured_tables(database, captured)) == {}
+        database.close()
+
+        reader = opened(**TRIGGERS)
+        for name in names:
+            sqlite_writer.run(f"INSERT INTO {name} VALUES (1, 2)", f"DELETE FROM {name}")
+        assert [(e["op"], e["table"]) for e in events_of(reader)] == [
+            (op, name) for name in names for op in "cd"
+        ]
 
     def test_only_what_is_acknowledged_is_cleaned_up(self, path, writer, opened):
         begin = source(path, **TRIGGERS).head()
