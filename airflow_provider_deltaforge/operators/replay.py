@@ -120,8 +120,14 @@ class DeltaForgeReplayOperator(DeferringOperator):
         if not self.wait:
             return {"ticket": ticket}
         self._requested = (name, ticket)
-        awaited = conditions.replayed(ticket)
-        trigger = ConditionTrigger(self.deltaforge_conn_id, name, awaited, until_ms, poll_s=_POLL_S)
+        trigger = ConditionTrigger(
+            self.deltaforge_conn_id,
+            name,
+            conditions.replayed(ticket),
+            until_ms,
+            poll_s=_POLL_S,
+            withdraw={"replay": ticket},
+        )
         return self.hand_over(context, trigger)
 
     def _ticket(

@@ -79,7 +79,7 @@ class DeltaForgeRewindOperator(PipelineOperator):
         raise AirflowFailException(f"the rewind of {name}: {event['words']}")
 
     def on_kill(self) -> None:
-        """Withdraw what has not begun, if a user ended the task while its process runs."""
+        """Withdraw what has not begun, if the task is ended while its process runs."""
         if self._requested is not None:
             with suppress(DeltaForgeError), self.pipeline_task().hook().store() as store:
                 rewind.withdraw(store, *self._requested)
@@ -108,6 +108,7 @@ class DeltaForgeRewindOperator(PipelineOperator):
             conditions.rewound(sinks, by),
             until_ms,
             poll_s=self.poll_interval.total_seconds(),
+            withdraw={"rewind": by},
         )
         return self.hand_over(context, trigger)
 

@@ -9,7 +9,9 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_deltaforge.control.conditions import ConditionResult, look
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask
+from airflow_provider_deltaforge.triggers.killed import in_thread
 from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger
+from airflow_provider_deltaforge.triggers.withdrawal import withdraw_once_over
 
 
 class ConditionTrigger(PollingTrigger):
@@ -26,6 +28,7 @@ class ConditionTrigger(PollingTrigger):
         poll_s: seconds between two looks at the store.
         connections: environment variable of the document to Airflow connection id, for conditions
             that ask the source.
+        withdraw: what is withdrawn when a user ends the task; see ``triggers.withdrawal``.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class ConditionTrigger(PollingTrigger):
         until_ms: int | None = None,
         poll_s: float = 5.0,
         connections: Mapping[str, str] | None = None,
+        withdraw: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.deltaforge_conn_id = deltaforge_conn_id
@@ -44,6 +48,12 @@ class ConditionTrigger(PollingTrigger):
         self.until_ms = until_ms
         self.poll_s = poll_s
         self.connections = connections
+        self.withdraw = withdraw
+
+    async def on_kill(self) -> None:
+        """Withdraw what the task asked for, if a user ended it; a cleared task wants it still."""
+        if self.withdraw:
+            await in_thread(self._withdraw)
 
     def look(self) -> tuple[TriggerEvent | None, str]:
         """Return an event if the condition holds, cannot come, or the time is up. Blocking."""
@@ -53,6 +63,13 @@ class ConditionTrigger(PollingTrigger):
             return None, answer.words
         result = {"met": answer.met, "words": answer.words, "value": answer.value}
         return TriggerEvent({"pipeline": self.pipeline, **result}), answer.words
+
+    def _withdraw(self) -> None:
+        asked = (self.deltaforge_conn_id, self.pipeline, self.withdraw or {})
+        try:
+            withdraw_once_over(*asked, self.task_instance)
+        except Exception:
+            self.log.exception("could not withdraw %s of %s", self.withdraw, self.pipeline)
 
     def answer(self) -> ConditionResult:
         """Return whether the condition holds now. Blocking."""

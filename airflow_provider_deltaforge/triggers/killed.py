@@ -8,6 +8,7 @@ grace (``[deltaforge] kill_grace_seconds``): an attempt that was cleared and run
 its own by then.
 """
 
+import asyncio
 import logging
 import threading
 import time
@@ -77,12 +78,32 @@ def ask_to_stop_from_worker(conn_id: str, watch: TriggerArguments, instance: Any
     if_over_from_worker(instance, ask, otherwise=_runs_on(watch))
 
 
+async def in_thread(act: Callable[[], object]) -> None:
+    """Act in a thread of its own, for ``on_kill`` of a trigger.
+
+    The triggerer cancels a coroutine that awaits after about a second, and the threads it shares
+    among triggers are few.
+    """
+    acting = threading.Thread(target=act, name="deltaforge-on-kill")
+    acting.start()
+    while acting.is_alive():
+        await asyncio.sleep(0.1)
+
+
 def once_over(
-    instance: Any, *, held: Callable[[], bool], act: Callable[[], bool], otherwise: str
+    instance: Any, *, held: Callable[[], bool] | None, act: Callable[[], bool], otherwise: str
 ) -> bool:
     """Act once a task has ended, while what it ``held`` is not another attempt's; say if it did.
 
-    Blocking. Tries again while the state store or Airflow is away; logs ``otherwise`` if it stays so.
+    Blocking. Tries again while the state store or Airflow is away; logs ``otherwise`` when that
+    lasts.
+
+    Args:
+        instance: the task instance.
+        held: asks whether no other attempt has taken over; None: nothing shows that, so that only
+            Airflow's word counts.
+        act: says whether it did something.
+        otherwise: what it means when nothing is done.
     """
     began = time.monotonic()
     grace_s = conf.getfloat("deltaforge", "kill_grace_seconds", fallback=_GRACE_S)
@@ -92,9 +113,9 @@ def once_over(
         if over is False:
             return False
         try:
-            if not held():
+            if held is not None and not held():
                 return False
-            if over or waited_s >= grace_s:
+            if over or (held is not None and waited_s >= grace_s):
                 return act()
             failure = None
         except (RetryableError, *LOOKUP_ERRORS) as error:

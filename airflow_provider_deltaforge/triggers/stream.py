@@ -1,7 +1,6 @@
 """Watch a running stream from the triggerer, without holding a worker slot."""
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.triggers.killed import stop_unless_adopted
+from airflow_provider_deltaforge.triggers.killed import in_thread, stop_unless_adopted
 from airflow_provider_deltaforge.triggers.polling_trigger import PollingTrigger, settled
 
 _LOG_LINES = 100
@@ -76,17 +75,9 @@ class StreamTrigger(PollingTrigger):
         yield self._event("resubmit")
 
     async def on_kill(self) -> None:
-        """Stop the stream if a user ended the task; see ``triggers.killed``.
-
-        In a thread of its own: the triggerer cancels a coroutine that awaits after about a second,
-        and the threads it shares among triggers are few.
-        """
-        if self.kill_policy != "stop":
-            return
-        stopping = threading.Thread(target=self.stop_if_still_owner, name="deltaforge-on-kill")
-        stopping.start()
-        while stopping.is_alive():
-            await asyncio.sleep(0.1)
+        """Stop the stream if a user ended the task; see ``triggers.killed``."""
+        if self.kill_policy == "stop":
+            await in_thread(self.stop_if_still_owner)
 
     def stop_if_still_owner(self) -> None:
         """Stop the stream unless another attempt has adopted it, or is about to."""

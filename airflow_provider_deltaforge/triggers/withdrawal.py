@@ -1,18 +1,26 @@
-"""What a killed task means for the copy it asked for: nobody wants it any more.
+"""What a killed task means for what it asked for and waits for: nobody wants it any more.
 
-The stream that serves it is never stopped. As with streams (``triggers.killed``), the state of the
-task instance tells *marked failed* from *cleared*, and the owner token guards an attempt that asked
-again meanwhile.
+A copy, a replay or a rewind is withdrawn; the stream that serves it is never stopped. As with
+streams (``triggers.killed``), the state of the task instance tells *marked failed* from *cleared*.
+For copies, the owner token guards an attempt that asked again meanwhile.
 """
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from airflow_provider_deltaforge.control import replays, rewind
 from airflow_provider_deltaforge.control.snapshots import cancel, request_state
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
 from airflow_provider_deltaforge.triggers import killed
 
 REASON = "its task was ended by a user"
+
+_WITHDRAWALS: Mapping[str, Callable[..., None]] = {
+    "replay": partial(replays.cancel, reason=REASON),
+    "rewind": rewind.withdraw,
+}
 
 
 def withdraw_unless_adopted(
@@ -28,6 +36,30 @@ def withdraw_unless_adopted(
         act=lambda: _withdraw(conn_id, watch, request_id),
         otherwise=_stays(watch, request_id),
     )
+
+
+def withdraw_once_over(
+    conn_id: str, pipeline: str, request: Mapping[str, str], instance: Any
+) -> bool:
+    """Withdraw a request that every attempt of its task waits for, once the task has ended.
+
+    Blocking. Tries again while the state store is away.
+
+    Args:
+        conn_id: connection of the state store.
+        pipeline: the pipeline's name.
+        request: ``{"replay": ticket}``, or ``{"rewind": who requested it}``.
+        instance: the task instance.
+    """
+
+    def withdraw() -> bool:
+        with DeltaForgeHook(conn_id).store() as store:
+            for kind, name in request.items():
+                _WITHDRAWALS[kind](store, pipeline, name)
+        return True
+
+    otherwise = f"the {' and '.join(request)} of {pipeline} is not withdrawn, and will be served"
+    return killed.once_over(instance, held=None, act=withdraw, otherwise=otherwise)
 
 
 def withdraw_from_worker(

@@ -1,5 +1,6 @@
 """A task that sends dead letters again, and waits until that is done."""
 
+import asyncio
 from datetime import timedelta
 
 import orjson
@@ -10,7 +11,7 @@ from airflow_provider_deltaforge.operators.replay import DeltaForgeReplayOperato
 from airflow_provider_deltaforge.sensors.deltaforge import DeltaForgeDeadLetterSensor
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
-from tests.airflow.bench import context, deferred, fired, travelled
+from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
 from tests.engine.driving import Driving
 from tests.engine.running import begun, run_to_the_end
 
@@ -93,6 +94,30 @@ def test_a_retry_waits_for_the_same_replay_and_gives_up_when_the_time_is_up(pipe
     assert left(pipeline) == 3
     deferred(lambda: replay(pipeline).execute(kept))  # Cleared: it asks again.
     assert [each.cancelled is None for each in pipeline.control.read().replays] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [("failed", "its task was ended by a user"), (None, None)]
+)
+def test_a_task_that_is_ended_while_it_waits_withdraws_the_replay_and_a_cleared_one_does_not(
+    pipeline, monkeypatch, state, reason
+):
+    found = context()
+    trigger = travelled(deferred(lambda: replay(pipeline).execute(found)))
+    trigger.task_instance = found["ti"]
+    airflow_says(monkeypatch, state)
+    asyncio.run(trigger.on_kill())
+
+    assert [each.cancelled for each in pipeline.control.read().replays] == [reason]
+
+
+def test_a_trigger_stored_by_a_former_release_is_understood(pipeline):
+    trigger = deferred(lambda: replay(pipeline).execute(context()))
+    _, arguments = trigger.serialize()
+    del arguments["withdraw"]
+    asyncio.run(ConditionTrigger(**arguments).on_kill())
+
+    assert [each.cancelled for each in pipeline.control.read().replays] == [None]
 
 
 def test_it_need_not_wait(pipeline):

@@ -1,5 +1,7 @@
 """A task that has the log delivered again, and waits until the sinks have it."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -7,10 +9,11 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_deltaforge.operators.rewind import DeltaForgeRewindOperator
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
-from tests.airflow.bench import context, deferred, fired, travelled
+from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
 from tests.engine.in_process import InProcess
 from tests.engine.lagging import at, delivered, end
 from tests.engine.running import RunningLane
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("connection")
 
@@ -88,12 +91,34 @@ def test_a_retry_waits_for_the_request_of_an_earlier_attempt_and_a_cleared_task_
     assert [wish.by == first.by for wish in gaps.wishes()] == [False]
 
 
-def test_a_killed_task_takes_back_what_has_not_begun(pipeline, task):
-    operator = task("150")
-    deferred(lambda: operator.execute(context()))
-    assert len(Gaps(pipeline.store, pipeline.name).wishes()) == 2
-    operator.on_kill()
-    assert Gaps(pipeline.store, pipeline.name).wishes() == []
+@pytest.mark.parametrize(
+    ("answers", "left"),
+    [
+        pytest.param(["failed"], 0, id="marked failed"),
+        pytest.param([None, "failed"], 2, id="cleared"),
+        pytest.param([RuntimeError("away"), "success"], 0, id="marked success"),
+    ],
+)
+def test_a_task_that_is_ended_while_it_waits_takes_back_what_has_not_begun(
+    pipeline, task, monkeypatch, answers, left
+):
+    found = context()
+    trigger = travelled(deferred(lambda: task("150").execute(found)))
+    trigger.task_instance = found["ti"]
+    airflow_says(monkeypatch, *answers)
+    asyncio.run(trigger.on_kill())
+    assert len(Gaps(pipeline.store, pipeline.name).wishes()) == left
+
+
+def test_a_task_that_is_ended_in_its_own_process_takes_back_what_has_not_begun(pipeline, task):
+    operator, gaps = task("150", deferrable=False), Gaps(pipeline.store, pipeline.name)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(operator.execute, context())
+        wait_until(lambda: len(gaps.wishes()) == 2)
+        operator.on_kill()
+        with pytest.raises(AirflowFailException, match="withdrawn"):
+            waiting.result(PATIENCE_S)
+    assert gaps.wishes() == []
 
 
 @pytest.mark.parametrize(
