@@ -70,7 +70,8 @@ def steps(messages: Messages, *, in_arrays: bool, count: int = 1) -> list[list[R
 
     Args:
         messages: the batch.
-        in_arrays: send the messages of one URL together, as long as their headers are the same.
+        in_arrays: send the messages of one URL together, as long as their headers are the same, and
+            all are with their envelope or without.
         count: how many plans a step may have; what no message may overtake is a step of its own.
     """
     rows = np.arange(len(messages))
@@ -95,6 +96,9 @@ def _in_arrays(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> Reques
     order = np.argsort(codes, kind="stable")
     sorted_codes, order = codes[order], rows[order]
     starts = sorted_codes[1:] != sorted_codes[:-1]
+    if messages.bare is not None:
+        bare = np.asarray(messages.bare)[order]
+        starts = starts | (bare[1:] != bare[:-1])
     if messages.headers is not None:
         headers = messages.headers.take(pa.array(order)).to_pylist()
         starts = starts | np.array([former != other for former, other in pairwise(headers)], bool)

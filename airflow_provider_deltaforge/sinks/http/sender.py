@@ -76,6 +76,7 @@ class RequestOptions:
         signing_key: signs them, if there is one.
         in_arrays: a request holds more than one event.
         timeout_s: how long one may take.
+        bare_type: what events without their envelope are called; None: as the others.
     """
 
     where: str
@@ -86,6 +87,7 @@ class RequestOptions:
     signing_key: bytes | None
     in_arrays: bool
     timeout_s: float
+    bare_type: bytes | None
 
 
 class HttpSender:
@@ -202,6 +204,9 @@ class HttpSender:
     ) -> list[tuple[bytes, bytes]]:
         row = int(rows[0])
         headers = dict(self._options.headers)
+        bare_type = self._options.bare_type
+        if bare_type and messages.bare is not None and messages.bare[row].as_py():
+            headers[b"content-type"] = bare_type
         if messages.headers is not None:
             headers |= routed(messages.headers[row].as_py() or ())
         if self._options.in_arrays:

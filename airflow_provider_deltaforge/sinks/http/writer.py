@@ -4,6 +4,7 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
@@ -79,7 +80,9 @@ class HttpWriter:
         """Go on with these messages, or begin with them."""
         if not (self._steps and self._steps[0][0].messages.same_as(messages)):
             self._steps = steps(
-                messages, in_arrays=self._options.in_arrays, count=len(self._senders)
+                messages if self._options.bare_type else replace(messages, bare=None),
+                in_arrays=self._options.in_arrays,
+                count=len(self._senders),
             )
         self._errors = []
 
@@ -138,19 +141,23 @@ class _Stopped(Exception):  # noqa: N818 - no error: another sender met one
 def _options(sink: HttpSink, pipeline: str) -> RequestOptions:
     headers = {name: each.get_secret_value() for name, each in sink.headers.items()}
     secret = sink.signing_secret
+    content_type = sink.content_type(in_arrays=sink.batch_mode).encode()
+    bare_type = (sink.encoding.media_type or "application/json").encode()
+    is_named = bare_type == content_type or any(name.lower() == "content-type" for name in headers)
     return RequestOptions(
         where=f"http sink {sink.id}",
         about={"pipeline": pipeline, "sink": sink.id},
         addresses=Addresses(sink.url, sink.allowed_origins),
         method=sink.method.encode(),
         headers={
-            b"content-type": sink.content_type(in_arrays=sink.batch_mode).encode(),
+            b"content-type": content_type,
             b"user-agent": f"deltaforge/{__version__}".encode(),
             **configured(headers),
         },
         signing_key=None if secret is None else signing_key(secret.get_secret_value()),
         in_arrays=sink.batch_mode,
         timeout_s=float(sink.batch_timeout_secs if sink.batch_mode else sink.send_timeout_secs),
+        bare_type=None if is_named else bare_type,
     )
 
 

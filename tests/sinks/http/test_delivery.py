@@ -81,6 +81,32 @@ def test_the_content_is_called_what_it_is(endpoint, opened, settings, expected):
     assert [each.headers["content-type"] for each in endpoint.requests] == [expected]
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [("cloudevents+json", 1), ("json", 1), ("json", 1), ("cloudevents+json", 1)]),
+        (
+            {"batch_mode": True},
+            [("cloudevents-batch+json", 1), ("json", 2), ("cloudevents-batch+json", 1)],
+        ),
+        ({"batch_mode": True, "headers": {"Content-Type": "application/x"}}, [("x", 4)]),
+        ({"batch_mode": True, "envelope": "native"}, [("json", 4)]),
+    ],
+    ids=str,
+)
+def test_a_body_without_an_envelope_is_called_plain_json(endpoint, opened, settings, expected):
+    batch = replace(rows(endpoint, range(4)), bare=pa.array([False, True, True, False]))
+    envelope = CloudEventsEnvelope(type_prefix="a")
+
+    opened(endpoint, **{"envelope": envelope, **settings}).write(batch)
+
+    assert [
+        (each.headers["content-type"].removeprefix("application/"), each.body.count(b'"n"'))
+        for each in endpoint.requests
+    ] == expected
+    assert numbers(endpoint) == list(range(4))
+
+
 @pytest.mark.parametrize("batch_mode", [False, True])
 def test_headers_of_a_processor_are_sent_but_cannot_forge_ours(endpoint, opened, batch_mode):
     chosen = [("X-Tenant", "é"), ("Idempotency-Key", "forged"), ("Authorization", "own")]
