@@ -5,7 +5,7 @@ one document of bounded size.
 """
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -23,6 +23,7 @@ NODES_MAX = 50_000
 BYTES_MAX = 1 << 20
 """The largest document that is read; real ones are a few kilobytes."""
 
+_MERGE = "tag:yaml.org,2002:merge"
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -67,7 +68,17 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader, except that dates, times and the words yes, no, on and off stay text.
 
     YAML 1.2 and JSON read them so. A setting that is true or false takes those words all the same.
+    Nodes are counted as they are made: each takes thousands of times the bytes of its text.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._nodes += 1
+        _check_nodes(self._nodes)
+        return super().compose_node(parent, index)
 
 
 _KINDS = {
@@ -84,7 +95,7 @@ _Loader.yaml_implicit_resolvers = {
     first: [
         (tag, _PATTERNS.get(tag, pattern))
         for tag, pattern in resolvers
-        if tag != "tag:yaml.org,2002:timestamp"
+        if tag not in ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
     ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -142,6 +153,11 @@ def check_size(size: int) -> None:
         )
 
 
+def _check_nodes(count: int) -> None:
+    if count > NODES_MAX:
+        raise SpecError(f"the document holds more than {NODES_MAX} values; split it")
+
+
 def _not_yaml(error: yaml.MarkedYAMLError) -> str:
     # The error's own text quotes the document, where a secret may stand.
     mark = error.problem_mark or error.context_mark
@@ -160,9 +176,7 @@ class _Builder:
         self._nodes = 0
 
     def build(self, node: yaml.Node, key: Key) -> Any:
-        self._nodes += 1
-        if self._nodes > NODES_MAX:
-            raise SpecError(f"the document holds more than {NODES_MAX} values; split it")
+        self._count()
         self.lines.setdefault(key, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._map(node, key)
@@ -190,11 +204,9 @@ class _Builder:
             return text.encode("utf-8", "replace").decode()
 
     def _map(self, node: yaml.MappingNode, key: Key) -> dict[str, Any]:
-        own = {id(name) for name, _ in node.value}
-        self._loader.flatten_mapping(node)  # `<<` puts the merged keys before the node's own.
         data: dict[str, Any] = {}
         seen: dict[Hashable, int] = {}
-        for name_node, value_node in node.value:
+        for name_node, value_node, is_own in self._members(node):
             name = self._loader.construct_object(name_node)
             line = name_node.start_mark.line + 1
             if not isinstance(name, str):
@@ -204,12 +216,39 @@ class _Builder:
                 continue
             name = self._text(name, spell(key), line)
             here = (*key, name)
-            if name in seen and id(name_node) in own:
+            if name in seen and is_own:
                 message = f"the key is there twice, first on line {seen[name]}"
                 self.problems.append(Problem(spell(here), line, message))
                 continue
-            if id(name_node) in own:
+            if is_own:
                 seen[name] = line
             self.lines[here] = line
             data[name] = self.build(value_node, here)
         return data
+
+    def _members(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node, bool]]:
+        """Yield keys, values, and whether they are the map's own: first what ``<<`` merges.
+
+        Of several merged maps the first counts, so it comes last. PyYAML's ``flatten_mapping``
+        copies them into each other, and a few hundred bytes become gigabytes.
+        """
+        own = []
+        for name, value in node.value:
+            if name.tag == _MERGE:
+                maps = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                for merged in reversed(maps):
+                    if not isinstance(merged, yaml.MappingNode):
+                        message = "'<<' merges a map, or a list of maps"
+                        raise yaml.constructor.ConstructorError(
+                            None, None, message, merged.start_mark
+                        )
+                    self._count()
+                    for inner, inner_value, _ in self._members(merged):
+                        yield inner, inner_value, False
+            else:
+                own.append((name, value, True))
+        yield from own
+
+    def _count(self) -> None:
+        self._nodes += 1
+        _check_nodes(self._nodes)

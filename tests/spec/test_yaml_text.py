@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import yaml
 
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.flatten.settings import Flatten
 from airflow_provider_deltaforge.spec.load import check, load, spec_hash
-from airflow_provider_deltaforge.spec.yaml_text import parse
+from airflow_provider_deltaforge.spec.yaml_text import NODES_MAX, parse
 from tests.processors.rows import images
 
 DOCUMENT = {
@@ -77,3 +79,58 @@ def test_null_without_quotes_is_null(written):
     worker = Flatten(**parse(text).data).open()
     done = worker.process(images(b'{"a":{},"b":[],"c":{"d":{}}}'))
     assert done.rows["after"].to_pylist() == [b'{"a":null,"b":null,"c__d":null}']
+
+
+def test_no_more_values_are_made_than_a_document_may_hold(monkeypatch):
+    made = []
+    compose = yaml.SafeLoader.compose_scalar_node
+    monkeypatch.setattr(
+        yaml.SafeLoader,
+        "compose_scalar_node",
+        lambda *arguments: made.append(1) or compose(*arguments),
+    )
+    with pytest.raises(SpecError, match=f"more than {NODES_MAX} values"):
+        parse("[" + "1," * 100_000 + "1]")
+    assert len(made) <= NODES_MAX + 1
+
+
+@pytest.mark.parametrize("core", ["{}", "{x: 1}"])
+def test_merges_of_merges_are_counted_and_never_copied(monkeypatch, core):
+    def copied(*_):
+        raise AssertionError("copies what it merges")
+
+    monkeypatch.setattr(yaml.SafeLoader, "flatten_mapping", copied)
+    text = core
+    for level in range(8):
+        text = f"{{<<: [&a{level} {text}{f', *a{level}' * 9}]}}"
+    with pytest.raises(SpecError, match=f"more than {NODES_MAX} values"):
+        parse(f"root: {text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}", {"x": 1, "y": 3}),
+        ("a: &a {x: 1, y: 2}\nb: {y: 3, <<: *a}", {"x": 1, "y": 3}),
+        ("a: [&a {x: 1}, &c {x: 2, y: 3}]\nb: {<<: [*a, *c]}", {"x": 1, "y": 3}),
+        ("a: [&a {x: 1}, &c {<<: *a, y: {z: 3}}]\nb: {<<: *c, x: 4}", {"x": 4, "y": {"z": 3}}),
+        ("a: &a {x: 1}\nc: &c {<<: *a, x: 2}\nb: *c", {"x": 2}),
+        ("b: {<<: []}", {}),
+        ("b: {=: 1}", {"=": 1}),
+        ("b: {'<<': 1}", {"<<": 1}),
+    ],
+)
+def test_merged_keys_stand_behind_those_of_the_map_itself(text, data):
+    parsed = parse(text)
+    assert (parsed.data["b"], parsed.problems) == (data, ())
+
+
+@pytest.mark.parametrize("value", ["1", "[1]", "[[{a: 1}]]"])
+def test_only_maps_are_merged(value):
+    with pytest.raises(SpecError, match=r"line 2, column .*not YAML: '<<' merges a map"):
+        parse(f"a: 1\nb: {{<<: {value}}}")
+
+
+def test_a_map_that_merges_itself_is_refused():
+    with pytest.raises(SpecError, match="an alias holds itself"):
+        parse("a: &a {<<: *a}")
