@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_deltaforge.control import conditions, data_drift
 from airflow_provider_deltaforge.control.conditions import Condition, ConditionResult
@@ -64,6 +64,16 @@ class PipelineSensor(BaseSensorOperator):
         """Look once; wait if it is not so yet."""
         if not self.deferrable:
             return super().execute(context)
+        try:
+            return self._look_or_defer(context)
+        except Exception as error:  # As Airflow itself does where it pokes or goes on.
+            if self.soft_fail and isinstance(error, AirflowFailException):
+                raise AirflowSkipException(f"soft_fail: {error}") from error
+            if self.never_fail:
+                raise AirflowSkipException(f"never_fail: {error}") from error
+            raise
+
+    def _look_or_defer(self, context: Mapping[str, Any]) -> Any:
         trigger = self._trigger(context)
         answer = trigger.answer()
         if answer.met is not False:

@@ -3,7 +3,13 @@ import json
 from datetime import timedelta
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    TaskDeferred,
+)
 
 from airflow_provider_deltaforge.control import conditions, pipelines, snapshots
 from airflow_provider_deltaforge.control.starting import start
@@ -183,6 +189,32 @@ def test_the_status_sensor_fails_on_a_status_from_which_it_cannot_come(
 
     with pytest.raises(AirflowFailException, match=r"failed, binlog\.000002 is gone"):
         sensor.execute_complete({}, event)
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize("asked", [{"soft_fail": True}, {"never_fail": True}])
+def test_what_cannot_come_any_more_at_the_first_look_skips_a_sensor_that_is_to_be_skipped(
+    applied, backend, dsn, asked, deferrable
+):
+    start(applied, job_of(dsn, "fail:position_lost"), backend, "test")
+    wait_until(lambda: status(applied, "orders", backend).status == "failed")
+    sensor = DeltaForgeStatusSensor(
+        task_id="runs", pipeline="orders", deferrable=deferrable, **asked
+    )
+
+    with pytest.raises(AirflowSkipException, match=next(iter(asked))):
+        sensor.execute(context())
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_an_error_at_the_first_look_skips_only_a_sensor_that_never_fails(
+    applied, monkeypatch, deferrable
+):
+    monkeypatch.delenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT")
+    with pytest.raises(AirflowSkipException):
+        checkpoint_sensor(deferrable=deferrable, never_fail=True).execute(context())
+    with pytest.raises(AirflowNotFoundException):
+        checkpoint_sensor(deferrable=deferrable, soft_fail=True).execute(context())
 
 
 def test_statuses_may_be_a_rendered_text(applied):
