@@ -312,9 +312,12 @@ class Sink(PluginSettings):
         return False
 
     @property
-    def reorders(self) -> bool:
-        """Whether its writer may put a message before an earlier one of another order group."""
-        return False
+    def keeps_order_of(self) -> Literal["all", "keys", "rows"]:
+        """What its writer keeps in order: all messages, those of a key or row, or those of a row.
+
+        Unless it is ``all``, ``Messages.groups`` tells it which these are.
+        """
+        return "all"
 
     @property
     def key_template(self) -> str | None:

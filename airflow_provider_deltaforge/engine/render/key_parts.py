@@ -41,7 +41,9 @@ def parts_of_messages(messages: Messages, rows: pa.RecordBatch, count: int) -> n
     return _numbers(np.asarray(groups), count)
 
 
-def order_groups(messages: Messages, rows: pa.RecordBatch) -> pa.UInt64Array:
+def order_groups(
+    messages: Messages, rows: pa.RecordBatch, *, by_keys: bool = True
+) -> pa.UInt64Array:
     """Return ``Messages.order_groups``.
 
     A group holds the messages of a key, and the messages of a row, whatever their keys are: a row
@@ -50,11 +52,14 @@ def order_groups(messages: Messages, rows: pa.RecordBatch) -> pa.UInt64Array:
     Args:
         messages: of one sink.
         rows: the change events that ``event_rows`` counts in.
+        by_keys: False: the keys of messages do not count, only their rows.
     """
     event_rows = messages.event_rows.to_numpy()
     ids = _row_ids(rows, rows["key"])[event_rows]
-    keyed = np.asarray(messages.keys.is_valid())
-    groups = np.where(keyed, text_checksums(messages.keys), ids)
+    groups = ids
+    if by_keys:
+        keyed = np.asarray(messages.keys.is_valid())
+        groups = np.where(keyed, text_checksums(messages.keys), ids)
     former = rows["former_key"]
     if former.null_count < len(former):
         moved = np.asarray(former.is_valid())[event_rows]

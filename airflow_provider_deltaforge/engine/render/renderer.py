@@ -159,8 +159,9 @@ class Renderer:
         messages, rows, unwritten = self._encoded(messages, bodies)
         if self._tombstones:
             messages = self._with_tombstones(messages, pc.equal(rows["op"].cast(pa.utf8()), "d"))
-        if self._sink.reorders:
-            messages = replace(messages, order_groups=order_groups(messages, events))
+        if (kept := self._sink.keeps_order_of) != "all":
+            groups = order_groups(messages, events, by_keys=kept == "keys")
+            messages = replace(messages, order_groups=groups)
         return messages, rejections + unwritten
 
     def topics(self, rows: pa.RecordBatch) -> pa.DictionaryArray:

@@ -93,7 +93,7 @@ def _singly(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> RequestPl
 
 def _in_arrays(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> RequestPlan:
     codes = np.asarray(messages.topics.indices)[rows]
-    order = np.argsort(codes, kind="stable")
+    order = np.lexsort((codes, _spans(messages, rows, codes)))
     sorted_codes, order = codes[order], rows[order]
     starts = sorted_codes[1:] != sorted_codes[:-1]
     if messages.bare is not None:
@@ -104,6 +104,26 @@ def _in_arrays(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> Reques
         starts = starts | np.array([former != other for former, other in pairwise(headers)], bool)
     borders = [0, *(np.flatnonzero(starts) + 1).tolist(), len(order)]
     return RequestPlan(messages, order, deque(pairwise(borders)))
+
+
+def _spans(
+    messages: Messages, rows: "np.typing.NDArray[np.intp]", codes: "np.typing.NDArray[np.int32]"
+) -> "np.typing.NDArray[np.intp]":
+    """Number the spans of messages that may be grouped by URL: in each, a row has one URL."""
+    column = messages.groups().take(pa.array(rows))
+    alone, groups = np.asarray(column.is_null()), np.asarray(pc.fill_null(column, -1))
+    by_group = np.argsort(groups, kind="stable")
+    one, next_one = by_group[:-1], by_group[1:]
+    elsewhere = (groups[one] == groups[next_one]) & (codes[one] != codes[next_one])
+    former = np.full(len(rows), -1)
+    former[next_one[elsewhere]] = one[elsewhere]
+    begins = np.zeros(len(rows), np.intp)
+    begins[1:] = alone[1:] != alone[:-1]
+    start = 0
+    for at in np.flatnonzero((former >= 0) | (begins > 0)).tolist():
+        if begins[at] or former[at] >= start:
+            begins[at], start = 1, at
+    return np.cumsum(begins)
 
 
 def array_body(messages: Messages, rows: "np.typing.NDArray[np.intp]") -> bytes:

@@ -135,9 +135,11 @@ class HttpSink(Sink):
         return self
 
     @property
-    def reorders(self) -> bool:
-        """Whether several requests are under way, or hold what goes to one URL."""
-        return self.parallelism > 1 or self.batch_mode
+    def keeps_order_of(self) -> Literal["all", "keys", "rows"]:
+        """All, unless requests are under way together; arrays are made by URL, and have no keys."""
+        if self.batch_mode:
+            return "rows"
+        return "keys" if self.parallelism > 1 else "all"
 
     def dataset(self) -> tuple[str, str]:
         """Return how lineage calls what it writes to: paths of webhooks are often secret."""

@@ -1,7 +1,7 @@
 """Settings of a NATS sink."""
 
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveInt, PrivateAttr, SecretStr, field_validator, model_validator
@@ -121,9 +121,9 @@ class NatsSink(Sink):
         return any(named) or any(each.startswith("tls://") for each in self.servers)
 
     @property
-    def reorders(self) -> bool:
-        """Whether messages are under way together, and the stream may refuse one of them."""
-        return not self.exactly_once
+    def keeps_order_of(self) -> Literal["all", "keys", "rows"]:
+        """Those of a key: others are under way together, and the stream may refuse one of them."""
+        return "all" if self.exactly_once else "keys"
 
     @property
     def holds_position(self) -> bool:

@@ -210,6 +210,50 @@ def test_a_truncate_waits_for_every_row_and_every_row_for_it(endpoint, key):
     assert taken(endpoint)[2:] == [("t", None), ("c", 6)]
 
 
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_arrays_of_several_urls_keep_each_row_in_order(endpoint, parallelism):
+    def delete(key):
+        return change(op="d", before=image(key), after=None, key=image(key))
+
+    events = [insert(9), insert(1), delete(1), insert(1), delete(9), update(1, 2), insert(1)]
+    url = f"{endpoint.url}/${{op}}"
+    sink, batch = rendered(endpoint, *events, url=url, batch_mode=True, parallelism=parallelism)
+
+    writer = sink.open("p")
+    writer.write(batch)
+    writer.close()
+
+    found = taken(endpoint)
+    assert [each for each in found if each[1] == 9] == [("c", 9), ("d", 9)]
+    moves = [("c", 1), ("d", 1), ("c", 1), ("u", 2), ("c", 1)]
+    assert [each for each in found if each[1] != 9] == moves
+
+
+def test_arrays_of_several_urls_keep_a_truncate_between_rows(endpoint):
+    truncate = change(op="t", after=None, key=None)
+    url = f"{endpoint.url}/${{op}}"
+    events = [insert(1), truncate, insert(2)]
+    sink, batch = rendered(endpoint, *events, url=url, batch_mode=True, parallelism=1)
+
+    writer = sink.open("p")
+    writer.write(batch)
+    writer.close()
+
+    assert taken(endpoint) == [("c", 1), ("t", None), ("c", 2)]
+
+
+def test_arrays_of_several_urls_are_few_where_no_row_comes_twice(endpoint):
+    events = [insert(n // 2, table=f"t{n % 2}") for n in range(20)]
+    url = f"{endpoint.url}/${{source.table}}"
+    sink, batch = rendered(endpoint, *events, url=url, batch_mode=True, parallelism=1)
+
+    writer = sink.open("p")
+    writer.write(batch)
+    writer.close()
+
+    assert len(endpoint.requests) == 2
+
+
 def test_rows_of_a_table_without_a_key_hold_up_no_other_table(endpoint):
     log = [insert(n, table="log") | {"key": None} for n in (1, 2)]
     _, batch = rendered(endpoint, log[0], insert(5), log[1])
