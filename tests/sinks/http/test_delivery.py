@@ -164,7 +164,7 @@ def test_one_connection_is_used_for_all(endpoint, opened):
 
 def test_an_array_goes_to_each_url_in_order(endpoint, opened):
     paths = ["/a", "/b", "/a", "/a", "/b"]
-    given = [(endpoint.url + path, b"k", value(n)) for n, path in enumerate(paths)]
+    given = [(endpoint.url + path, b"%d" % n, value(n)) for n, path in enumerate(paths)]
 
     opened(endpoint, batch_mode=True).write(messages(given))
 
