@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.servers import cache, debian, sql
@@ -43,6 +44,7 @@ def start(
     transaction_compression: bool = False,
     partial_json: bool = False,
     server_id: int = 1,
+    lower_case_table_names: bool = False,
     args: Sequence[str] = (),
     keep: bool = False,
 ) -> Server:
@@ -59,12 +61,15 @@ def start(
         transaction_compression: write compressed transactions to the log.
         partial_json: log JSON updates as differences.
         server_id: the server's own replication id.
+        lower_case_table_names: keep all names in small letters; a directory has it from its first
+            start on.
         args: further server options, last so that they win.
         keep: leave it running when this process ends.
     """
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    base = _initialised(directory)
+    lower = ["--lower-case-table-names=1"] if lower_case_table_names else []
+    base = [*_initialised(directory, lower), *lower]
     port = port or free_port()
     on = {True: "ON", False: "OFF"}
     options = {
@@ -91,30 +96,32 @@ def start(
     ).launch()
 
 
-def _initialised(directory: Path) -> list[str]:
+def _initialised(directory: Path, options: Sequence[str]) -> list[str]:
     """Make the data directory if it is not there; return the command every start begins with."""
     if not (directory / "initialised").exists():
         # A killed copy leaves a directory that looks whole; only the mark says so.
         shutil.rmtree(directory / "data", ignore_errors=True)
-        shutil.copytree(_empty() / "data", directory / "data")
+        shutil.copytree(_empty(options) / "data", directory / "data")
         (directory / "initialised").touch()
     return _base(directory / "data")
 
 
-def _empty() -> Path:
+def _empty(options: Sequence[str]) -> Path:
     """Return a directory with the data of a server that was never started.
 
     To initialise one takes twice the CPU time of a start, and many seconds of a slow disk.
     """
-    made_from = f"{server_program()}{_USERS}".encode()
+    made_from = f"{server_program()}{_USERS}{''.join(options)}".encode()
+    name = hashlib.sha256(made_from).hexdigest()[:16]
     with cache.locked("mysql-data"):
-        return cache.entry("mysql-data", hashlib.sha256(made_from).hexdigest()[:16], _initialise)
+        return cache.entry("mysql-data", name, partial(_initialise, options=options))
 
 
-def _initialise(directory: Path) -> None:
+def _initialise(directory: Path, options: Sequence[str]) -> None:
     data, users = directory / "data", directory / "users.sql"
     users.write_text(_USERS)
-    run([*_base(data), "--initialize-insecure", f"--init-file={users}"], "see its output")
+    initialise = ["--initialize-insecure", f"--init-file={users}", *options]
+    run([*_base(data), *initialise], "see its output")
     # Every server has an identity of its own; it makes one when it starts.
     (data / "auto.cnf").unlink()
 

@@ -178,6 +178,8 @@ class MySqlServer:
         gtids: whether new transactions get GTIDs.
         checksum: whether its log carries CRC32 checksums.
         charsets: collation id to character set name.
+        lower_names: names of databases and tables have no case: its log has them in small letters,
+            but statements as they were written.
     """
 
     mariadb: bool
@@ -185,6 +187,7 @@ class MySqlServer:
     gtids: bool
     checksum: bool
     charsets: Mapping[int, str] = field(default_factory=dict)
+    lower_names: bool = False
 
 
 def server_info(connection: Any) -> MySqlServer:
@@ -197,7 +200,9 @@ def server_info(connection: Any) -> MySqlServer:
     else:
         uuid = str(_value(connection, "SELECT @@GLOBAL.server_uuid"))
         gtids = str(_value(connection, "SELECT @@GLOBAL.gtid_mode")) == "ON"
-    return MySqlServer(mariadb, uuid, gtids, checksum, _charsets(connection, mariadb=mariadb))
+    lower = bool(_value(connection, "SELECT @@GLOBAL.lower_case_table_names"))
+    charsets = _charsets(connection, mariadb=mariadb)
+    return MySqlServer(mariadb, uuid, gtids, checksum, charsets, lower)
 
 
 def _charsets(connection: Any, *, mariadb: bool) -> dict[int, str]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import Finding
 from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import counts_transactions
@@ -27,6 +27,7 @@ from airflow_provider_deltaforge.sources.mysql.grants import (
     has_role,
     missing_privileges,
 )
+from airflow_provider_deltaforge.sources.mysql.name_case import check_case
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.retention import retention_s
 from airflow_provider_deltaforge.sources.mysql.snapshot.views import log_end
@@ -87,6 +88,7 @@ def findings(
     found.append(_privileges(connection, server, tables))
     found.append(_xa(connection))
     found += _replica(connection, settings)
+    found += _case(server, matcher, tagging)
     found += table_findings(tables, matcher.patterns)
     found += _foreign_keys(connection, server, settings, tables)
     found += _outbox(tagging, tables)
@@ -94,6 +96,16 @@ def findings(
         rate = _log_rate(connection)
         found.append(forecast(tables, max_parallel_tables, retention_s(settings), rate))
     return found
+
+
+def _case(
+    server: MySqlServer, matcher: TableMatcher, tagging: OutboxTagger | None
+) -> list[Finding]:
+    try:
+        check_case(server, matcher, tagging)
+    except SpecError as error:
+        return [Finding("lower_case_table_names", "fail", str(error))]
+    return []
 
 
 def _is_on(value: str) -> bool:

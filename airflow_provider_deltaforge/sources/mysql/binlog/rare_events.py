@@ -149,6 +149,8 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
     )
     mode = _sql_mode(body[status:names])
     statement = statements.understand(sql, mariadb=segment.info.mariadb, mode=mode)
+    if segment.info.lower_names:
+        statement, db = statements.lowered(statement), db.lower()
     if statement.kind == statements.CONTROL:
         if _control(segment, statement.verb, sql):
             return

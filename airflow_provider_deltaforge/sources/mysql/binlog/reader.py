@@ -32,6 +32,7 @@ from airflow_provider_deltaforge.sources.mysql.failover import (
     on_server,
 )
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos
+from airflow_provider_deltaforge.sources.mysql.name_case import check_case
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
@@ -79,6 +80,7 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
         self._torn_file = ""
         self._silence = ServerSilence(1.2 * heartbeat_s + _HEARTBEAT_SLACK_S)
         self._info = self._ask(position)
+        check_case(self._info, matcher, tagging)
         ahead = DdlLookahead(self._walk, read_timeout_s, stopping)
         self._view = CatalogView(
             matcher,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import (
     PLAIN_MODE,
@@ -111,6 +111,27 @@ def understand(  # noqa: PLR0911 - one per kind
         acts = tuple(Act(INDEX, name, body=body) for name in words.names()[:1])
         return Statement(DDL, verb, _tables(acts), acts=acts)
     return Statement(OTHER, verb)
+
+
+def lowered(statement: Statement) -> Statement:
+    """Return a statement with its databases and tables in small letters."""
+
+    def lower(name: Name) -> Name:
+        return name[0] and name[0].lower(), name[1].lower()
+
+    acts = []
+    for act in statement.acts:
+        body = act.body
+        if act.what == CREATE and [t.upper for t in body if t.raw != "("][:1] == ["LIKE"]:
+            body = tuple(replace(token, text=token.text.lower()) for token in body)
+        other = lower(act.other) if act.other is not None else None
+        acts.append(replace(act, table=lower(act.table), other=other, body=body))
+    return replace(
+        statement,
+        tables=tuple(dict.fromkeys(map(lower, statement.tables))),
+        databases=tuple(name.lower() for name in statement.databases),
+        acts=tuple(acts),
+    )
 
 
 def _tables(acts: tuple[Act, ...]) -> tuple[Name, ...]:

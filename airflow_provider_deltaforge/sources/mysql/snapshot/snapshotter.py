@@ -25,6 +25,7 @@ from airflow_provider_deltaforge.sources.mysql.connection import (
     translated,
 )
 from airflow_provider_deltaforge.sources.mysql.failover import check_reach
+from airflow_provider_deltaforge.sources.mysql.name_case import check_case
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.sources.mysql.session import check_count
@@ -105,6 +106,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
         """Return the position the stream must start at so that no chunk read later has a gap."""
         with self._doing("beginning the snapshot"):
             connection, server = self._open()
+            check_case(server, self._matcher, self._tagging)
             tables = [
                 (f.schema.db, f.schema.table) for f in captured_facts(connection, self._matcher)
             ]
