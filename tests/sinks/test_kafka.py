@@ -250,15 +250,22 @@ def test_a_compacted_topic_takes_all_events_but_those_of_whole_tables(brokers, t
     ]
 
 
-def test_an_illegal_topic_name_is_rejected_alone(brokers, topic, writer):
-    given = [("not legal!", b"k", value(0)), (topic, b"k", value(1)), ("x" * 300, b"k", value(2))]
+@pytest.mark.parametrize("create_topics", [None, {}])
+def test_an_illegal_topic_name_is_rejected_alone(brokers, topic, create_topics):
+    writer = KafkaSink(brokers=brokers, topic="t", create_topics=create_topics).open("p")
+    places = ["not legal!", topic, "x" * 300, "a\0b", "a\0c"]
+    given = [(place, b"k", value(n)) for n, place in enumerate(places)]
 
     rejections = writer.write(messages(given))
+    writer.close()
 
-    assert [(each.event_row, each.kind) for each in rejections] == [(0, "routing"), (2, "routing")]
+    assert [(each.event_row, each.kind) for each in rejections] == [
+        (row, "routing") for row in (0, 2, 3, 4)
+    ]
     assert rejections[0].reason.startswith("kafka sink kafka: topic 'not legal!': Broker: Invalid")
     assert rejections[0].reason.endswith("; correct 'topic', or the processor that routed it")
     assert len(rejections[1].reason) < 400
+    assert rejections[2].reason.startswith("kafka sink kafka: topic 'a\\x00b': holds a NUL")
     assert values(brokers, topic) == [value(1)]
 
 

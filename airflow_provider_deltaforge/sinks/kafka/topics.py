@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.message import Messages
 from airflow_provider_deltaforge.sinks.kafka import error_codes
+from airflow_provider_deltaforge.sinks.kafka.error_codes import KafkaCode
 from airflow_provider_deltaforge.spec.settings import Settings
 
 _ASK_S, _LOOK_S, _MAKE_S, _UNKNOWN_S, _PAUSE_S = 1.0, 0.5, 5.0, 5.0, 0.05
@@ -81,7 +82,11 @@ class Topics:
         """
         if all(name in self._known for name in messages.topics.dictionary.to_pylist()):
             return
-        new = [name for name in _named(messages) if name not in self._known]
+        named = _named(messages)
+        # The driver cannot even pass such a name on.
+        illegal = self._kafka.KafkaError(KafkaCode.TOPIC_EXCEPTION, "holds a NUL character")
+        self._known.update({name: illegal for name in named if "\0" in name})
+        new = [name for name in named if name not in self._known]
         if new and self._wanted is not None:
             self._make(self._wanted, new)
         for name in new:
@@ -90,7 +95,8 @@ class Topics:
     def without_leader(self, producer: Any, messages: Messages) -> str:
         """Return words about partitions that nobody leads now; empty if none is known."""
         lost = []
-        for name in _named(messages)[:_SHOWN_MAX]:
+        named = [name for name in _named(messages) if self.get(name) is None]
+        for name in named[:_SHOWN_MAX]:
             try:
                 partitions = producer.list_topics(name, timeout=_LOOK_S).topics[name].partitions
             except self._kafka.KafkaException:
@@ -112,7 +118,7 @@ class Topics:
         patience = time.monotonic() + _UNKNOWN_S
         while True:
             error = self._ask(producer, name)
-            if error is None or error.code() == error_codes.KafkaCode.TOPIC_EXCEPTION:
+            if error is None or error.code() == KafkaCode.TOPIC_EXCEPTION:
                 return error
             unknown = error.code() in error_codes.UNKNOWN_TOPIC
             if error.code() in error_codes.AUTHORISATION or (
