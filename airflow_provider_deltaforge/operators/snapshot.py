@@ -180,7 +180,11 @@ class CopyOperator(PipelineOperator):
     def result(self, context: Mapping[str, Any], store: Store, copy: Copy) -> dict[str, Any]:
         """Return the final counts, and leave copies of them where people look."""
         counts = dict(counts_of(store, copy.name, copy.asked) or {})
-        publish(variable(copy.name, self.deltaforge_conn_id), mirror_of(store, copy.name))
+        mirror = mirror_of(store, copy.name)
+        try:
+            publish(variable(copy.name, self.deltaforge_conn_id), mirror)
+        except Exception:  # As with ``keep``: the mirror is for people, and the copy is done.
+            self.log.warning("progress of %s not published", copy.name, exc_info=True)
         self.keep(context, "snapshot", counts)
         self.keep_with_outlets(context, "deltaforge_snapshot", counts)
         self.tell_outlets(context, copy.name, copied_rows(arrivals(store, copy.name), counts))

@@ -450,6 +450,21 @@ def test_many_tables_make_a_small_xcom(store):
     assert counts["rows"] == sum(range(200))
 
 
+def test_a_copy_that_is_done_fails_no_task_because_its_mirror_cannot_be_written(
+    document, store, dsn, backend, monkeypatch
+):
+    def refuses(*_, **__):
+        raise RuntimeError("the API server does not answer")
+
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=ROWS)
+    trigger = travelled(deferred(lambda: operator.execute(context())))
+    settle(store, tables={ROWS: {"chunks": 2, "rows": 7}})
+    monkeypatch.setattr("airflow.sdk.Variable.set", refuses)
+
+    assert completed(operator, fired(trigger))["finished"] is True
+
+
 def test_without_a_triggerer_the_task_waits_itself(document, store, dsn, backend, published):
     streaming(store, dsn, backend)
     operator = snapshot(document, tables=[ROWS], deferrable=False)
