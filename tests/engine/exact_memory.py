@@ -24,6 +24,7 @@ class Held:
             does not.
         refuses: values that are refused.
         loses_both: a position that is gone has taken the messages with it.
+        untold: why it does not tell its position, if it does not.
     """
 
     values: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -34,6 +35,7 @@ class Held:
     fail_after: list[int | None] = field(default_factory=list)
     refuses: Callable[[bytes], bool] = lambda _: False
     loses_both: bool = False
+    untold: Exception | None = None
 
     @property
     def ids(self):
@@ -79,6 +81,8 @@ class _Writer:
         self._held = held
 
     def recover(self):
+        if self._held.untold is not None:
+            raise self._held.untold
         self._held.owner = self
         self._held.takeovers += 1
         return self._held.cursor

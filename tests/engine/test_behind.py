@@ -5,10 +5,13 @@ import time
 import pytest
 
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
+from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterRecords
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from tests.engine.driving import Driving
+from tests.engine.exact_memory import exact_pipeline, held
 from tests.engine.lagging import (
     AWAY,
     MODES,
@@ -109,6 +112,40 @@ def test_refused_access_stops_a_required_sink_and_leaves_an_optional_one():
     made.log("main").fail_next(1, AccessError("the password has expired"))
     assert running.end().error_class == "access"
     assert whole(made, "side", at(made, "side")) == []
+
+
+def test_refused_access_stops_the_pipeline_although_another_sink_is_away():
+    made = pipeline()
+    made.log("side").fail_next(10**6, AWAY)
+    made.log("main").fail_next(1, AccessError("the password has expired"))
+    assert RunningLane(made).end().error_class == "access"
+
+
+def test_a_quorum_waits_for_a_sink_that_is_away_and_says_that_another_refuses_it():
+    made = pipeline("commit_policy: {mode: quorum, quorum: 2}", THREE, ())
+    made.log("one").fail_next(1, AccessError("the password has expired"))
+    made.log("three").fail_next(10**6, AWAY)
+    running = RunningLane(made)
+    wait_until(lambda: made.status() == ("blocked", "access"))
+    assert made.control.progress().reason == "sink one: the password has expired"
+    made.log("three").heal()
+    wait_until(lambda: made.status()[0] == "running" and at(made, "three") > 40)
+    end(made, running)
+
+
+def test_a_copy_that_a_sink_refuses_fails_although_another_sink_is_away():
+    made = pipeline(source="", transactions=40, optional=(), snapshot="always")
+    made.log("side").fail_next(10**6, AWAY)
+    made.log("main").fail_next(1, AccessError("the password has expired"))
+    assert Driving(made, drive_snapshot).end().error_class == "access"
+
+
+def test_a_lane_does_not_begin_where_a_sink_refuses_access_although_another_is_away(monkeypatch):
+    made = exact_pipeline(monkeypatch, sinks=("main", "side"))
+    made.begin_at(main=0, side=0)
+    held(made, "main").untold = AWAY
+    held(made, "side").untold = AccessError("the password has expired")
+    assert RunningLane(made).end().error_class == "access"
 
 
 def test_a_lane_begins_where_enough_sinks_stand_and_catches_the_others_up():

@@ -20,7 +20,7 @@ from airflow_provider_deltaforge.engine.base.processor_stats import (
     measure,
 )
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats, SinkStatus
+from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats, SinkStatus, held_up
 from airflow_provider_deltaforge.engine.base.tuning import TUNING
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
@@ -323,9 +323,9 @@ class LaneStats:
     def blocked_by(self) -> tuple[str, LastError] | None:
         """Return what holds the pipeline up, named, or None."""
         with self._lock:
-            held_up = self._held_up()
-            if held_up is not None:
-                return held_up
+            waited_for = held_up(self.sinks, self.policy)
+            if waited_for is not None:
+                return waited_for
             for name, blocking in self.errors.items():
                 return name, blocking
             if self._archive_blocks and self._archive_error is not None:
@@ -396,17 +396,6 @@ class LaneStats:
         if error is not None:
             report.reason, report.since_ms = error.reason, error.since_ms
         return report
-
-    def _held_up(self) -> tuple[str, LastError] | None:
-        """Return the sink that the lane waits for, if it cannot go on without it."""
-        going = {name for name, state in self.sinks.items() if state.status == "running"}
-        well = {name for name in going if self.sinks[name].last_error is None}
-        if well == going or (self.policy is not None and self.policy.holds(well)):
-            return None
-        required = self.policy.required if self.policy is not None else frozenset()
-        name = min(going - well, key=lambda sink_id: sink_id not in required)
-        blocking = self.sinks[name].last_error
-        return (f"sink {name}", blocking) if blocking is not None else None
 
     def _silence(self) -> LastError | None:
         """Return that the source's server is not heard, though its connection stands."""

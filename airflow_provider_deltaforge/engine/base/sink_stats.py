@@ -1,10 +1,13 @@
-"""What a lane knows of one sink."""
+"""What a lane knows of its sinks."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_deltaforge.engine.base.last_error import LastError
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.records.stats import SinkProgress
 
 SinkStatus = Literal["running", "behind", "catching_up", "given_up"]
@@ -46,3 +49,24 @@ class SinkStats:
         if self.lacks_ms is not None:
             report.lag_ms = max(0, int(time.time() * 1000) - self.lacks_ms)
         return report
+
+
+def held_up(
+    sinks: Mapping[str, SinkStats], policy: RequiredSinks | None
+) -> tuple[str, LastError] | None:
+    """Return the sink that a lane waits for, and why, if the lane cannot go on without it.
+
+    Needed ones come first, and what a person has to mend before what may end by itself.
+
+    Args:
+        sinks: by id.
+        policy: which ones are waited for; None: all.
+    """
+    going = {name: state.last_error for name, state in sinks.items() if state.status == "running"}
+    errors = {name: error for name, error in sorted(going.items()) if error is not None}
+    required = frozenset() if policy is None else policy.required
+    if not errors or (policy is not None and policy.holds(going.keys() - errors.keys())):
+        return None
+    passing = RetryableError.error_class
+    name = min(errors, key=lambda n: (n not in required, errors[n].error_class == passing))
+    return f"sink {name}", errors[name]

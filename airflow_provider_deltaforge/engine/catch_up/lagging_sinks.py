@@ -91,8 +91,6 @@ class LaggingSinks:
         """
         self._shared.settle()
         at = self._shared.retry(self._checkpoints.load)[name]
-        if error is not None:
-            self._shared.stats.report_sink_error(name, error)
         lacks_ms = pending.first_ms if pending is not None else None
         self._leave(name, at, pending, lacks_ms, waits=error is not None)
         reach(CrashPoint.SINK_LEFT)

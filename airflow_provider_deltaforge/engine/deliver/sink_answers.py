@@ -75,8 +75,15 @@ class SinkAnswers:
         needed = {
             name: answer for name, answer in asked.items() if waits and not may_lag(name, count)
         }
-        while wait(needed.values(), _POLL_S).not_done:
-            self._abandon_if_ending()
+        try:
+            while (answers := wait(needed.values(), _POLL_S)).not_done:
+                for answer in answers.done:
+                    answer.result()
+                self._abandon_if_ending()
+        except BaseException:
+            late.set()
+            self._abandon()
+            raise
         deadline = time.monotonic() + self._context.job.tuning.optional_sink_s
         while wait(asked.values(), _POLL_S).not_done and time.monotonic() < deadline:
             self._abandon_if_ending()

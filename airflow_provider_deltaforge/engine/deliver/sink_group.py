@@ -91,6 +91,8 @@ class SinkGroup:
         self._pipeline, self._ending, self._claims = pipeline, ending, claims
         self._parallelism = parallelism
         self._threads = {sink.id: self._begun(sink) for sink in sinks}
+        self.unanswered: Collection[str] = ()
+        """Sinks that were writing still as the last batch was over."""
 
     def thread(self, sink_id: str) -> SinkThread:
         """Return the thread of a sink, to go on with it alone."""
@@ -152,11 +154,13 @@ class SinkGroup:
                     submitted[sink_id] = self._again(sink_id, submitted[sink_id], outcome, rules)
                 elif outcome is not None:
                     outcomes[sink_id] = outcome
-                    if sink_id in late:
+                    refuses = outcome.error and not isinstance(outcome.error, RetryableError)
+                    if refuses or sink_id in late:
                         self._watcher.report_sink_error(sink_id, outcome.error)
             waiting = begun.keys() - outcomes.keys()
             late |= self._late({name: begun[name] for name in waiting - late})
             if self._is_over(outcomes, waiting, late, rules.enough):
+                self.unanswered = waiting
                 return outcomes
             if rules.give_up():
                 return None
@@ -200,11 +204,12 @@ class SinkGroup:
         Those that have not taken the batch can be left if they are slow and the others will do. If
         all have taken it and will not do, one that is caught up beside them must join.
         """
-        if enough is None:
-            return not waiting
         taken = [name for name, outcome in outcomes.items() if outcome.error is None]
-        if not waiting and len(taken) < len(outcomes):
-            return True  # What they failed with concerns the whole lane if the others will not do.
+        has_failed = len(taken) < len(outcomes)
+        if enough is None:
+            return has_failed or not waiting
+        if has_failed and not enough([*taken, *waiting]):
+            return True  # That concerns the whole lane, whatever becomes of the others.
         slow = (name in late or self._threads[name].failing for name in waiting)
         return all(slow) and enough(taken)
 

@@ -370,7 +370,6 @@ class SinkThread:
             if not isinstance(error, RetryableError):
                 # Refused for good: whoever tries again has another connection.
                 self._connection.close()
-                self._measured.sink_failed(self._id, error)
             if not isinstance(error, DeltaForgeError):
                 self._show(error)
             return SinkResult(error=error)

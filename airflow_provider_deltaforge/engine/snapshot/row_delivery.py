@@ -142,15 +142,14 @@ class RowDelivery:
             DeltaForgeError: a sink cannot do it.
         """
         self._heartbeat.confirm()
-        written = sinks.write(
-            source, rendered, mark, row_marks, self._heartbeat.gives_up, self._policy.holds
-        )
-        if written is None:
-            return None
-        if written.refused.keys() < {*sinks.ids}:
-            self._heartbeat.end("window")
-            return None
-        return written.refused
+        try:
+            written = sinks.write(
+                source, rendered, mark, row_marks, self._heartbeat.gives_up, self._policy.holds
+            )
+        finally:
+            if sinks.group.unanswered:  # What is on its way must not arrive behind the log.
+                self._heartbeat.end("window")
+        return None if written is None or sinks.group.unanswered else written.refused
 
     def _store(self, writes: Sequence[Write]) -> bool:
         """Store, with what is set aside, once there is room; False if the lane ends before that."""
