@@ -1,4 +1,4 @@
-"""Names on servers that do not tell capital letters from small ones (``lower_case_table_names``)."""
+"""Names on servers that keep them in small letters (``lower_case_table_names``)."""
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer

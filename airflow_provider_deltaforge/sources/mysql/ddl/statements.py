@@ -87,6 +87,7 @@ def understand(  # noqa: PLR0911 - one per kind
         mode: of its session.
     """
     words = _StatementTokens(tokens_of(sql, mariadb=mariadb, mode=mode))
+    words.pass_settings()
     verb = words.take_upper()
     if verb in _DML:
         return Statement(DML, verb)
@@ -167,6 +168,16 @@ class _StatementTokens:
             return False
         self._at += len(words)
         return True
+
+    def pass_settings(self) -> None:
+        """Pass over SET STATEMENT … FOR, which sets variables for the statement behind it."""
+        if not self.accept("SET", "STATEMENT"):
+            return
+        depth = 0
+        while (token := self.peek()) is not None and (depth or token.upper != "FOR"):
+            depth += (token.raw == "(") - (token.raw == ")")
+            self._at += 1
+        self._at += 1
 
     def pass_noise(self) -> set[str]:
         """Pass over words without a meaning here; return them."""
