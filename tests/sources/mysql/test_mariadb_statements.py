@@ -1,7 +1,8 @@
-"""What MariaDB alone logs: statements behind settings."""
+"""What MariaDB alone logs: statements behind settings, and an ALTER in two phases."""
 
 import json
 
+import pymysql
 import pytest
 
 from tests.servers import sql
@@ -20,7 +21,7 @@ def server(request: pytest.FixtureRequest, mariadb_server: Server):
     metadata = "SET GLOBAL binlog_row_metadata = "
     sql.execute(mariadb_server, metadata + request.param)
     yield mariadb_server
-    sql.execute(mariadb_server, metadata + "FULL")
+    sql.execute(mariadb_server, metadata + "FULL", "SET GLOBAL binlog_alter_two_phase = OFF")
 
 
 class Followed:
@@ -75,3 +76,29 @@ def test_a_statement_behind_settings_is_understood(followed: Followed) -> None:
     followed.after("CREATE TABLE incoming LIKE t")
     (renamed,) = followed.after(settings + "RENAME TABLE t TO gone, incoming TO t")
     assert json.loads(renamed["ddl"])["copies"] == [f"{NAME}.t"]
+
+
+def test_an_alter_that_is_logged_twice_is_one_change(followed: Followed) -> None:
+    followed.after("SET GLOBAL binlog_alter_two_phase = ON", "INSERT INTO t VALUES (1, 10, 20)")
+
+    swapped = followed.after(
+        "ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a, ADD c int FIRST",
+        "INSERT INTO t VALUES (3, 2, 30, 40)",
+    )
+
+    assert [row["op"] for row in swapped] == ["ddl", "c"]
+    assert image(swapped[1]) == {"c": 3, "id": 2, "b": 30, "a": 40}
+
+
+def test_an_alter_that_failed_is_no_change(followed: Followed) -> None:
+    followed.after(
+        "SET GLOBAL binlog_alter_two_phase = ON", "INSERT INTO t VALUES (1, 10, 20), (2, 10, 20)"
+    )
+    logged = followed.source.head()
+
+    with pytest.raises(pymysql.err.IntegrityError):
+        followed.after("ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a, ADD UNIQUE (b)")
+
+    assert followed.source.compare(followed.source.head(), logged) > 0, "the server logged nothing"
+    (row,) = followed.after("INSERT INTO t VALUES (3, 30, 40)")
+    assert image(row) == {"id": 3, "a": 30, "b": 40}

@@ -22,6 +22,7 @@ _GTIDS = {f.GTID, f.ANONYMOUS_GTID, f.GTID_TAGGED, f.MARIADB_GTID}
 _DUMMY = "# Dummy event replacing event type"
 """What MariaDB sends in place of an event that it does not send us, cut off if that was short."""
 _PREPARED = 0x40
+_GROUP_COMMIT, _START_ALTER, _ROLLBACK_ALTER = 2, 2, 8
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 4, 1 << 20
 # Status variables of a statement: the client's collation, and how long those before it are.
 _CLIENT = 4
@@ -158,7 +159,7 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
     elif statement.kind in (statements.DML, statements.OTHER):
         session = int.from_bytes(body[:4], "little")
         catalog.judge(sql, db, segment.place, session=session, mode=mode)
-    elif statement.kind in (statements.DDL, statements.TRUNCATE):
+    elif statement.kind in (statements.DDL, statements.TRUNCATE) and not _is_undone(segment):
         if not state[f.IN_TX]:
             seconds = int.from_bytes(event[:4], "little")
             _begin(segment, event, 0, (-1, 0, seconds * 1000))
@@ -166,6 +167,20 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
         _change(segment, catalog, statement, db, sql)
     if state[f.IN_TX] and not inside:
         f.end_tx(state, segment.scanned.transactions)
+
+
+def _is_undone(segment: OpenSegment) -> bool:
+    """Return whether the statement only begins, or failed.
+
+    MariaDB may log an ALTER twice: when it begins, and when it ends (``binlog_alter_two_phase``).
+    """
+    state = segment.scanned.state
+    if not (segment.info.mariadb and state[f.IN_TX]):
+        return False
+    gtid = segment.events.event(int(state[f.TX_EVENT]))
+    flags = f.HEADER + 13 + (8 if gtid[f.HEADER + 12] & _GROUP_COMMIT else 0)
+    more = gtid[flags] if gtid[4] == f.MARIADB_GTID and flags < len(gtid) else 0
+    return bool(more & (_START_ALTER | _ROLLBACK_ALTER))
 
 
 def _statement(text: bytes, status: bytes, charsets: Mapping[int, str]) -> str:
