@@ -1,4 +1,8 @@
-"""Debezium's envelope in its schemaless form, as ``schemas.enable=false`` writes it."""
+"""Debezium's envelope as its JSON converter writes it with schemas, but without the schema.
+
+Readers take the event out of ``payload``, as they do with ``schemas.enable=true``; with ``false``,
+the converter writes the event alone.
+"""
 
 from typing import ClassVar
 

@@ -137,6 +137,16 @@ class TestMessages:
             messages, _ = render([moved(b"1", b"2")], envelope=envelope)
             assert messages.keys.to_pylist() == [b'{"id":2}']
 
+    @pytest.mark.parametrize("envelope", ["native", "debezium"])
+    def test_the_delete_names_no_unchanged_columns(self, envelope):
+        """They are said of ``after``, which it has not."""
+        changes = [moved(b"1", b"2", unchanged=b'["sku"]')]
+        messages, _ = render(changes, envelope=envelope, tombstones=True)
+
+        events = [json.loads(value) for value in messages.values.to_pylist() if value is not None]
+        events = [each.get("payload", each) for each in events]
+        assert [each.get("unchanged") for each in events] == [None, ["sku"]]
+
     @pytest.mark.parametrize("tombstones", [False, True])
     def test_debezium_shows_a_delete_and_an_insert_that_name_each_other(self, tombstones):
         changes = [moved(b"1", b"2"), moved(b"5", b"5", at=2)]

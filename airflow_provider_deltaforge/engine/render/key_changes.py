@@ -110,6 +110,7 @@ def split(
         "op": op.dictionary_encode().cast(TEXT),
         "before": before,
         "after": pc.if_else(deletes, nothing, doubled["after"]),
+        "unchanged": pc.if_else(deletes, nothing, doubled["unchanged"]),
         "key": pc.if_else(
             pc.and_(deletes, doubled["former_key"].is_valid()),
             doubled["former_key"],
