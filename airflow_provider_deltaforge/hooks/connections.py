@@ -1,8 +1,9 @@
-"""Looking up an Airflow connection: seldom, and again when it does not work."""
+"""Airflow connections: looked up seldom, again when they do not work, and as addresses."""
 
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
@@ -35,3 +36,15 @@ class KeptConnection:
     def forget(self) -> None:
         """Have it looked up again: it may have been changed."""
         self._kept = None
+
+
+def address_of(connection: Any) -> str:
+    """Return a connection's URI, with texts and numbers of its extra as parameters.
+
+    Airflow itself puts the whole extra into one parameter, ``__extra__``, which no server knows, as
+    soon as it holds a number.
+    """
+    uri, extra = str(connection.get_uri()), connection.extra_dejson
+    if extra and all(type(value) in (str, int, float) for value in extra.values()):
+        return f"{uri.partition('?')[0]}?{urlencode(extra)}"
+    return uri

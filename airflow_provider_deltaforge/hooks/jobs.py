@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.starting import SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.hooks.connections import address_of
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.executors import require_lasting_worker
 from airflow_provider_deltaforge.spec.inline_secrets import withhold
@@ -100,7 +101,7 @@ class PipelineTask:
         Also those that stand for the secrets that the document holds itself.
         """
         connections = {
-            variable: BaseHook.get_connection(conn_id).get_uri()
+            variable: address_of(BaseHook.get_connection(conn_id))
             for variable, conn_id in self.connections.items()
         }
         with suppress(SpecError):  # It is read, and its errors are shown, where it is applied.

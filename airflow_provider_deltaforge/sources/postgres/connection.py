@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qs
 
 from pydantic import SecretStr
 
@@ -178,6 +179,11 @@ def parse_dsn(text: str) -> dict[str, Any]:
         options = dict(psycopg.conninfo.conninfo_to_dict(text))
     except psycopg.Error:
         # libpq's own message quotes parts of the text, perhaps of the password.
+        if unknown := _unknown_parameters(text):
+            raise SpecError(
+                f"source.dsn: PostgreSQL knows no parameter {', '.join(unknown)}; leave it out, in "
+                "an Airflow connection out of its extra"
+            ) from None
         raise SpecError(
             f"source.dsn: cannot be read; {_FORM}; percent-encode special characters of user and "
             "password"
@@ -198,6 +204,17 @@ def parse_dsn(text: str) -> dict[str, Any]:
     if "replication" in options:
         raise SpecError("source.dsn: leave 'replication' out; it is set where it is needed")
     return options
+
+
+def _unknown_parameters(text: str) -> list[str]:
+    """Return the names of a URL's parameters that libpq does not know; none of a password."""
+    from psycopg.pq import Conninfo
+
+    place, _, query = text.partition("?")
+    if not re.match(r"postgres(ql)?://[^?]*@", place) or "@" in query:
+        return []
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    return [name for name in parse_qs(query, keep_blank_values=True) if name not in known]
 
 
 def connect(dsn: PostgresDsn) -> Any:
