@@ -233,7 +233,8 @@ def _mariadb_cut(connection: Any, server: MySqlServer, logged_before: str) -> Po
         found = logged_before
     else:
         found = fetch(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
-    gtids = GtidPos.parse(found) if found else None
+    # An empty log has an empty position: without one, the stream would go on by file and offset.
+    gtids = GtidPos.parse(str(found)) if found is not None else None
     return LogPosition(file, offset, gtids, server.uuid).as_json()
 
 
