@@ -186,3 +186,17 @@ def test_what_stands_in_for_an_event_that_mariadb_does_not_send_ends_nothing() -
 
     assert str(segmenter.position.gtids) == "0-1-2"
     assert len(segmenter.ready[0].positions.transactions) == 2
+
+
+def _varlen(value: int) -> bytes:
+    """Return a number as tagged GTID events have it."""
+    return bytes([value << 1]) if value < 1 << 7 else (value << 2 | 1).to_bytes(2, "little")
+
+
+def test_an_origin_is_known_by_events_with_room_for_a_tag_and_by_those_without() -> None:
+    head = b"".join(map(_varlen, (1, 60, 0)))
+    uuid = b"".join(map(_varlen, UUID(ORIGIN).bytes))
+    tagged = f.GTID_TAGGED, head + b"\2" + uuid + b"\4" + _varlen(1 << 1)
+    segmenter = _read(MYSQL, tagged, _query(b"BEGIN"), XID, _gtid(2), _query(b"BEGIN"), XID)
+
+    assert str(segmenter.position.gtids) == f"{ORIGIN}:1-2"

@@ -78,13 +78,13 @@ class Origins:
         self.keys = np.zeros((0, 16), np.uint8)
 
     def ordinal(self, name: str, key: bytes) -> int:
-        """Return the ordinal of a name, which is added if it is new."""
-        if name in self.names:
-            return self.names.index(name)
-        self.names.append(name)
-        row = np.frombuffer(key.ljust(16, b"\0"), np.uint8)
-        self.keys = np.vstack([self.keys, row[None, :]])
-        return len(self.names) - 1
+        """Return the ordinal of a name, which is added if it is new, and known by this key now."""
+        if name not in self.names:
+            self.names.append(name)
+            self.keys = np.vstack([self.keys, np.zeros((1, 16), np.uint8)])
+        ordinal = self.names.index(name)
+        self.keys[ordinal] = np.frombuffer(key.ljust(16, b"\0"), np.uint8)
+        return ordinal
 
     def register(self, event: bytes) -> None:
         """Add the origin of a GTID event that the scanner did not know."""
