@@ -28,9 +28,9 @@ class SupervisingOperator(LaunchingOperator):
 
     Args:
         window: how long one run supervises; None for ever.
-        on_kill: ``stop`` what is supervised when a user marks the task failed or successful, or
-            ``leave`` it. Clearing the task, and whatever happens to workers and triggerers, leaves
-            it to the next attempt either way.
+        on_kill: ``stop`` what is supervised when the task is ended for good, because a user marks
+            it failed or successful, or it or its run times out; or ``leave`` it. Clearing the task,
+            and whatever happens to workers and triggerers, leaves it to the next attempt.
         poll_interval: time between two looks at the state store.
     """
 
@@ -45,6 +45,12 @@ class SupervisingOperator(LaunchingOperator):
         super().__init__(**kwargs)
         if on_kill not in {"stop", "leave"}:
             raise ValueError(f"on_kill must be 'stop' or 'leave', got {on_kill!r}")
+        limit = self.execution_timeout
+        if not self.deferrable and limit is not None and (window is None or limit <= window):
+            raise ValueError(
+                f"execution_timeout: {limit} ends the task before its window ({window}) is over; "
+                "make it longer than `window`, or leave deferrable=True"
+            )
         self.window = window
         self.kill_policy = on_kill
         self.poll_interval = poll_interval

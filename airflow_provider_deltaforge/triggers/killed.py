@@ -10,12 +10,14 @@ its own by then.
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider_deltaforge.control.pipelines import ask_to_stop_if_owner, stop_if_owner
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
@@ -128,16 +130,17 @@ def once_over(
 
 
 def if_over_from_worker(instance: Any, act: Callable[[], object], *, otherwise: str) -> None:
-    """Act if a user ended the task whose process is about to be killed.
+    """Act if the task has ended for good whose process is about to be killed.
 
-    A worker that is only drained or evicted sends the same signal: then the task still counts as
-    running, and the next attempt goes on. In a thread, because the signal may have interrupted a
-    call that holds Airflow's own channel.
+    A user ended it, its run timed out, or its last attempt did. A worker that is only drained or
+    evicted sends the same signal: then the task still counts as running, and the next attempt goes
+    on. In a thread, because the signal may have interrupted a call that holds Airflow's channel.
     """
+    gives_up = _timed_out_for_good(instance)
 
     def look() -> None:
         try:
-            if is_over(instance):
+            if gives_up or is_over(instance):
                 act()
         except DeltaForgeError as error:
             log.warning("%s: %s", otherwise, error)
@@ -145,6 +148,15 @@ def if_over_from_worker(instance: Any, act: Callable[[], object], *, otherwise: 
     looking = threading.Thread(target=look, daemon=True, name="deltaforge-on-kill")
     looking.start()
     looking.join(_WORKER_PATIENCE_S)
+
+
+def _timed_out_for_good(instance: Any) -> bool:
+    """Return whether ``execution_timeout`` ends the last attempt of a task.
+
+    Airflow calls ``on_kill`` while it handles that error, and the task still counts as running.
+    """
+    is_timeout = isinstance(sys.exc_info()[1], AirflowTaskTimeout)
+    return is_timeout and instance.try_number > instance.max_tries
 
 
 def _runs_on(watch: TriggerArguments) -> str:

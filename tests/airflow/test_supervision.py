@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowNotFoundException,
     AirflowSkipException,
+    AirflowTaskTimeout,
 )
 
 from airflow_provider_deltaforge.control import pipelines
@@ -65,7 +66,9 @@ def test_outside_airflow_nobody_knows():
     assert killed.is_over(context()["ti"]) is None
 
 
-@pytest.mark.parametrize("state", ["failed", "deleted"])
+@pytest.mark.parametrize(
+    "state", ["failed", "deleted", pytest.param("skipped", id="dagrun_timeout")]
+)
 def test_a_task_that_has_ended_stops_its_stream(supervised, store, backend, monkeypatch, state):
     airflow_says(monkeypatch, state)
     monkeypatch.setenv("AIRFLOW__DELTAFORGE__KILL_GRACE_SECONDS", "3600")
@@ -148,6 +151,47 @@ def test_a_worker_asks_why_it_is_killed(document, store, monkeypatch, state, pol
     operator.on_kill()
 
     assert Control(store, "orders").read().desired == desired
+
+
+@pytest.mark.parametrize(
+    ("attempt", "policy", "desired"),
+    [
+        pytest.param(3, "stop", "stopped", id="the last attempt"),
+        pytest.param(2, "stop", "running", id="another attempt follows"),
+        pytest.param(3, "leave", "running", id="leave"),
+    ],
+)
+def test_an_execution_timeout_stops_the_stream_when_no_attempt_is_left(
+    document, store, monkeypatch, attempt, policy, desired
+):
+    def times_out(_):
+        raise AirflowTaskTimeout("execution_timeout")
+
+    airflow_says(monkeypatch, "running")
+    monkeypatch.setattr(StreamTrigger, "look", times_out)
+    hours = [timedelta(hours=count) for count in (1, 2)]
+    operator = stream(
+        document, on_kill=policy, deferrable=False, window=hours[0], execution_timeout=hours[1]
+    )
+    told = context(try_number=attempt)
+    told["ti"].max_tries = 2
+    try:  # As Airflow does.
+        operator.execute(told)
+    except AirflowTaskTimeout:
+        operator.on_kill()
+
+    assert Control(store, "orders").read().desired == desired
+
+
+@pytest.mark.parametrize("window", [timedelta(hours=1), None])
+def test_an_execution_timeout_that_ends_every_window_is_refused_when_the_dag_is_parsed(
+    document, window
+):
+    asked = {"window": window, "execution_timeout": timedelta(hours=1)}
+    with pytest.raises(ValueError, match=r"execution_timeout.*window.*deferrable"):
+        stream(document, deferrable=False, **asked)
+
+    assert stream(document, **asked)  # Airflow counts the time on a worker only.
 
 
 def test_a_kill_before_anything_was_started_does_nothing(document):
