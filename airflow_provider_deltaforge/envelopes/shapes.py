@@ -63,8 +63,9 @@ CLOUDEVENTS = Shape(
     (
         *(
             Field(name, Kind.TEXT, required=True)
-            for name in ("specversion", "id", "source", "type", "time")
+            for name in ("specversion", "id", "source", "type")
         ),
+        Field("time", Kind.TEXT),
         Field("datacontenttype", Kind.MEDIA_TYPE, required=True),
         Field("subject", Kind.TEXT, required=True),
         Field(
