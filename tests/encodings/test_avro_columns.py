@@ -110,6 +110,31 @@ def test_days_that_no_calendar_has_are_none(text):
     assert scalars.days(pa.array([text, "2000-02-29", None]))[1].tolist() == [False, True, False]
 
 
+def test_columns_whose_names_become_the_same_keep_enums_of_their_own():
+    columns = (
+        Column("a b", "enum", "enum('x','y')", labels=("x", "y")),
+        Column("a_u0020b", "enum", "enum('p','q')", labels=("p", "q")),
+    )
+    table = TableSchema("shop", None, "orders", columns, ())
+    writing = Writing("mysql", [table], modes=Modes(enum="enum"))
+    image = b'{"a b":"y","a_u0020b":"q"}'
+
+    (found,) = writing.read(change_rows([change(after=image, schema_version=table.fingerprint)]))
+
+    assert found["after"] == {"a_u0020b": "y", "a_u0020b_2": "q", "_raw": None}
+
+
+def test_a_cloud_event_of_a_year_that_its_time_cannot_say_has_none():
+    envelope = {"type": "cloudevents", "type_prefix": "com.acme"}
+    writing = Writing("mysql", envelope=envelope)
+
+    known, unknown = writing.read(change_rows([change(), change(ts_ms=253_402_300_800_000)]))
+
+    assert known["time"] == "2023-11-14T22:13:20.000Z"
+    assert unknown["time"] is None
+    assert known["id"] == unknown["id"]
+
+
 def test_names_stay_apart_and_legal():
     names = apart(["id", "sp ace", "sp_u0020ace", "1st", "ü", "", "Id"])
 

@@ -3,7 +3,7 @@
 import datetime
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from airflow_provider_deltaforge.encodings.avro import objects, scalars
@@ -44,6 +44,12 @@ class AvroType:
     write: Writer
     convert: objects.Convert | None = field(default=None, compare=False)
     whole: bool = False
+
+    def named_for(self, field_name: str) -> "AvroType":
+        """Return the type of a field; an enum bears its name, so that no two of a row share one."""
+        if not (isinstance(self.schema, dict) and self.schema["type"] == "enum"):
+            return self
+        return replace(self, schema={**self.schema, "name": f"{field_name}_enum"})
 
 
 def _logical(kind: str, name: str) -> dict[str, Any]:

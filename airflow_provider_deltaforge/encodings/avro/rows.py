@@ -69,7 +69,8 @@ class RowRecord:
         keys = [*columns, *((key, ANYTHING) for key in sorted(extra) if key not in known)]
         names = apart(key for key, _ in keys)
         self.fields = [
-            RowField(key, name, kind) for (key, kind), name in zip(keys, names, strict=True)
+            RowField(key, name, kind.named_for(name))
+            for (key, kind), name in zip(keys, names, strict=True)
         ]
         (self._raw_name,) = apart([RAW], names)
 
