@@ -48,6 +48,8 @@ def deltaforge_asset(
         asset: further arguments of ``Asset``, such as ``group``.
     """
     uri = asset_uri(pipeline, table)
+    named = {"name": uri, "uri": uri, **asset}
+    is_renamed = (named["name"], named["uri"]) != (uri, uri)
     trigger = DeltaForgeArrivalTrigger(
         pipeline,
         table,
@@ -55,9 +57,10 @@ def deltaforge_asset(
         interval.total_seconds(),
         deltaforge_conn_id,
         poll_interval.total_seconds(),
+        f"{named['name']} {named['uri']}" if is_renamed else None,
     )
     watcher = AssetWatcher(name=uri, trigger=trigger)
-    return Asset(**{"name": uri, "uri": uri, "watchers": [watcher], **asset})
+    return Asset(**{"watchers": [watcher], **named})
 
 
 def asset_uri(pipeline: str, table: str | None = None) -> str:

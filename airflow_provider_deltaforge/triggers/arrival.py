@@ -32,6 +32,8 @@ class DeltaForgeArrivalTrigger(SerializableTrigger, BaseEventTrigger):
         interval_s: seconds from one event to the next, at least.
         deltaforge_conn_id: connection of the state store.
         poll_s: seconds between two looks at the store.
+        asset: name and URI of an asset that is not called as the table. Airflow makes one trigger
+            of equal ones, and what was reported is kept for one asset.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class DeltaForgeArrivalTrigger(SerializableTrigger, BaseEventTrigger):
         interval_s: float = 60.0,
         deltaforge_conn_id: str = DeltaForgeHook.default_conn_name,
         poll_s: float = 5.0,
+        asset: str | None = None,
     ) -> None:
         super().__init__()
         self.pipeline = pipeline
@@ -50,6 +53,7 @@ class DeltaForgeArrivalTrigger(SerializableTrigger, BaseEventTrigger):
         self.interval_s = interval_s
         self.deltaforge_conn_id = deltaforge_conn_id
         self.poll_s = poll_s
+        self.asset = asset
 
     def shared_stream_key(self) -> Hashable:
         """Return what triggers have in common that share a look at the store."""

@@ -59,6 +59,18 @@ def test_a_dag_can_be_scheduled_by_it():
     assert travelled(watcher.trigger).interval_s == 300
 
 
+def test_assets_of_other_names_have_triggers_of_their_own():
+    """Airflow makes one trigger of equal ones, and one trigger cannot keep notes for two assets."""
+
+    def row(**more):
+        (watcher,) = deltaforge_asset("orders", "shop.orders", **more).watchers
+        return DeltaForgeArrivalTrigger.hash(*travelled(watcher.trigger).serialize())
+
+    assert row() == row()
+    assert len({row(), row(name="finance"), row(uri="x-finance://orders"), row(name="hr")}) == 4
+    assert row(name="hr", group="people") == row(name="hr")
+
+
 def beat(store, durable, tx, *, generation=1, gaps=0, status="running"):
     """Let the driver of `orders` say what has arrived."""
     counts = {f"shop.{name}": TableCounts(durable=rows) for name, rows in durable.items()}
