@@ -22,7 +22,9 @@ from airflow_provider_deltaforge.sources.postgres.server import (
 from airflow_provider_deltaforge.sources.postgres.settings import STANDBY_KEY
 from airflow_provider_deltaforge.sources.postgres.slots import (
     ReplicationSlot,
+    check_failover,
     check_kind,
+    failover_command,
     find_slot,
 )
 from airflow_provider_deltaforge.sources.postgres.snapshot.standby import check_standby
@@ -76,6 +78,8 @@ def _findings(source: PostgresSource, connection: Any) -> list[Finding]:
     logged = [table for table in tables if not table.unlogged]
     found = server_findings(connection, server, slot)
     found += slot_findings(slot, wanted.name, server, may_create=wanted.create)
+    if wanted.failover:
+        found += _failover(slot, server)
     found += table_findings(tables, source.tables)
     hidden = unreadable_columns(connection, logged)
     found += column_findings(hidden, logged, str(connection.info.user))
@@ -286,6 +290,22 @@ def slot_findings(
         )
         return [Finding("slot", "fail", text)]
     return [_existing(slot, name, server)]
+
+
+def _failover(slot: ReplicationSlot | None, server: PostgresServer) -> list[Finding]:
+    """Check that standbys can keep a copy of the slot."""
+    try:
+        check_failover(server)
+    except DeltaForgeError as error:
+        return [Finding("slot_failover", "fail", str(error))]
+    if slot is None or slot.failover:
+        return []
+    text = (
+        f"replication slot {slot.name!r} was made without failover, and no standby keeps a copy; "
+        "the pipeline alters it when it opens the log, unless it is being read then; or run on a "
+        f"replication connection: {failover_command(slot.name)}"
+    )
+    return [Finding("slot_failover", "warn", text)]
 
 
 def _existing(slot: ReplicationSlot, name: str, server: PostgresServer) -> Finding:

@@ -33,7 +33,7 @@ class SlotSettings(Settings):
     create: bool = True
     """Create it when it does not exist at the first start."""
     failover: bool = False
-    """Create it so that standbys keep a copy; from PostgreSQL 17 on."""
+    """Have standbys keep a copy, also of a slot that is there; from PostgreSQL 17 on."""
 
 
 class PublicationSettings(Settings):

@@ -1,10 +1,17 @@
 """The replication slot: what it still has, and what to do when it is not as we need it."""
 
 import logging
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SpecError
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    FatalError,
+    PositionLostError,
+    SpecError,
+)
 from airflow_provider_deltaforge.sources.postgres.connection import SlotInUseError
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, lsn_text, parse_lsn
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, row_of, rows_of
@@ -19,7 +26,8 @@ FAILOVER_VERSION = 170000
 _SLOT = """
 SELECT s.slot_name, s.plugin, s.database, s.active_pid, s.restart_lsn::text,
        s.confirmed_flush_lsn::text, s.wal_status, to_jsonb(s) ->> 'invalidation_reason',
-       concat_ws(', ', 'pid ' || a.pid, a.application_name, host(a.client_addr))
+       concat_ws(', ', 'pid ' || a.pid, a.application_name, host(a.client_addr)),
+       coalesce(to_jsonb(s) ->> 'failover' = 'true', false)
   FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
  WHERE s.slot_name = %s
 """
@@ -40,6 +48,7 @@ class ReplicationSlot:
         wal_status: ``reserved``, ``extended``, ``unreserved`` or ``lost``.
         invalidated: why the server gave it up; known from server 17 on.
         holder: who reads from it, for errors.
+        failover: standbys keep a copy of it.
     """
 
     name: str
@@ -51,6 +60,7 @@ class ReplicationSlot:
     wal_status: str | None
     invalidated: str | None
     holder: str
+    failover: bool = False
 
     @property
     def lost(self) -> str | None:
@@ -79,6 +89,7 @@ def find_slot(connection: Any, name: str) -> ReplicationSlot | None:
         wal_status=row[6],
         invalidated=row[7],
         holder=row[8],
+        failover=row[9],
     )
 
 
@@ -94,11 +105,8 @@ def create_slot(
         FatalError: the server has no free slot, or no logical log.
         SpecError: a failover slot on a server that has none.
     """
-    if failover and info.version < FAILOVER_VERSION:
-        raise SpecError(
-            "source.slot.failover: needs PostgreSQL 17 or newer; this server is "
-            f"{info.version // 10000}"
-        )
+    if failover:
+        check_failover(info)
     extra = ", failover => true" if failover else ""
     sql = f"SELECT pg_create_logical_replication_slot(%s, %s{extra})"
     log.info("creating replication slot %s; open transactions are waited for", name)
@@ -111,6 +119,58 @@ def create_slot(
     if slot is None:
         raise PositionLostError(f"replication slot {name!r} vanished while it was created")
     return slot
+
+
+def check_failover(info: PostgresServer) -> None:
+    """See that standbys of a server can keep a copy of a slot.
+
+    Raises:
+        SpecError: the server is too old.
+    """
+    if info.version < FAILOVER_VERSION:
+        raise SpecError(
+            "source.slot.failover: needs PostgreSQL 17 or newer; this server is "
+            f"{info.version // 10000}"
+        )
+
+
+def failover_command(name: str) -> str:
+    """Return the replication command by which standbys keep a copy of a slot that is there."""
+    return f'ALTER_REPLICATION_SLOT "{name}" (FAILOVER true)'
+
+
+def enable_failover(slot: ReplicationSlot, info: PostgresServer, connect: Callable[[], Any]) -> str:
+    """Have standbys keep a copy of a slot that was made without.
+
+    Args:
+        slot: as it was found.
+        info: the server.
+        connect: opens a replication connection.
+
+    Returns:
+        Why that is not so; empty if it is. A slot that is read, or a standby's, cannot be altered.
+    """
+    from psycopg import Error
+    from psycopg.pq import ExecStatus
+
+    if slot.failover:
+        return ""
+    command = failover_command(slot.name)
+    try:
+        check_failover(info)
+        check_free(slot)  # The server would wait until its reader ends.
+        with closing(connect()) as connection:
+            result = connection.pgconn.exec_(command.encode())
+        if result.status == ExecStatus.COMMAND_OK:
+            log.info("standbys keep a copy of replication slot %s from now on", slot.name)
+            return ""
+        why = bytes(result.error_message).decode("utf-8", "replace").strip()
+    except (DeltaForgeError, Error) as error:
+        why = str(error).strip()
+    return (
+        f"source.slot.failover: replication slot {slot.name!r} was made without it, and no standby "
+        f"keeps a copy ({why}); run on a replication connection while nobody reads: {command}"
+    )
 
 
 def copy_slot(connection: Any, original: str, name: str, *, temporary: bool) -> None:

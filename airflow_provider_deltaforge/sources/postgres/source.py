@@ -155,6 +155,7 @@ class PostgresSource(Source):
             matcher=self.matcher,
             prefixes=Prefixes(outbox, self.wal_messages),
             original=self._original,
+            failover=self.slot_settings.failover and not self._beside,
             once=self._once,
             newcomers=None if self._beside or not self.tables else publication.create,
             heartbeat_s=0 if self._beside else self.heartbeat_message_s,

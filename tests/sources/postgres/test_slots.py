@@ -1,6 +1,7 @@
 """Slot and publication: what is created, where a stream begins, and what is refused by name."""
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 
@@ -91,6 +92,56 @@ def test_a_failover_slot_is_refused_by_a_server_without_any(
     source = source_of(postgres_server, database, slot={"name": database, "failover": True})
     with pytest.raises(SpecError, match=r"source\.slot\.failover: needs PostgreSQL 17"):
         source.beginning()
+
+
+def test_a_failover_slot_that_is_there_is_refused_by_such_a_server_too(
+    postgres_server: Server, database: str
+) -> None:
+    source_of(postgres_server, database).beginning()
+    source = source_of(postgres_server, database, slot={"name": database, "failover": True})
+    found = {finding.check: finding for finding in source.preflight()}
+    assert found["slot_failover"].verdict == "fail"
+    with pytest.raises(SpecError, match=r"source\.slot\.failover: needs PostgreSQL 17"):
+        source.beginning()
+
+
+@pytest.fixture
+def new_server(postgres18_server: Server) -> Iterator[Server]:
+    fresh(postgres18_server, "newest", TABLE)
+    yield postgres18_server
+    drop(postgres18_server, "newest")
+
+
+def failover_of(server: Server) -> bool:
+    sql = "SELECT failover FROM pg_replication_slots WHERE slot_name = 'newest'"
+    ((failover,),) = execute(server, sql)
+    return bool(failover)
+
+
+@pytest.mark.long
+def test_a_slot_that_is_there_is_altered_for_failover_when_it_is_opened(
+    new_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = source_of(new_server, "newest")
+    source = source_of(new_server, "newest", slot={"name": "newest", "failover": True})
+    start = plain.beginning()
+    assert source.beginning() == start
+    (finding,) = [found for found in source.preflight() if found.check == "slot_failover"]
+    assert 'ALTER_REPLICATION_SLOT "newest" (FAILOVER true)' in finding.message
+    stream = plain.open(start)
+    read_until(stream, lambda _: slot_of(new_server, "newest")[1])
+    with closing(source.open(start)):
+        assert not failover_of(new_server)
+    assert "run on a replication connection while nobody reads: ALTER_REPLICATION_SLOT" in (
+        caplog.text
+    )
+    stream.close()
+    wait_for("the reader to end", lambda: not slot_of(new_server, "newest")[1])
+
+    execute(new_server, "INSERT INTO t VALUES (1)", database="newest")
+    assert ids(rows(source, start)) == [1]
+    assert failover_of(new_server)
+    assert "slot_failover" not in {found.check for found in source.preflight()}
 
 
 def test_start_positions_choose_what_comes_first(postgres_server: Server, database: str) -> None:

@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.sources.postgres.settings import (
 )
 from airflow_provider_deltaforge.sources.postgres.slots import (
     ReplicationSlot,
+    check_failover,
     check_usable,
     create_slot,
     find_slot,
@@ -44,12 +45,15 @@ def prepare(
         FatalError: one is missing and not to be created, or the slot is another's.
         PositionLostError: the slot's log is gone.
         AccessError: we may not create what is missing.
+        SpecError: a failover slot on a server that has none.
     """
     if info.wal_level != "logical":
         raise FatalError(
             f"wal_level is {info.wal_level}; set wal_level = logical in postgresql.conf and "
             "restart the server"
         )
+    if slot.failover:
+        check_failover(info)
     name = publication.name
     found = find_slot(connection, slot.name)
     if found is not None:

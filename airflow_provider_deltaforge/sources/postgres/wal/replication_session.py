@@ -1,5 +1,6 @@
 """Opening a session that sends the log: the server, the slot and the command checked before."""
 
+import logging
 import secrets
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from airflow_provider_deltaforge.sources.postgres.slots import (
     check_free,
     check_slot,
     copy_slot,
+    enable_failover,
     find_slot,
 )
 from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
@@ -30,6 +32,8 @@ from airflow_provider_deltaforge.sources.postgres.wal.replication_connection imp
 )
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class ReaderSettings:
@@ -40,6 +44,7 @@ class ReaderSettings:
         dsn: the server.
         slot: which is read from.
         original: slot that ``slot`` is copied from if it does not exist.
+        failover: standbys are to keep a copy of ``slot``.
         once: read from a temporary copy of ``slot``, which ends with the connection.
         publication: says what is sent.
         matcher: which tables are captured.
@@ -60,6 +65,7 @@ class ReaderSettings:
     matcher: TableMatcher
     prefixes: Prefixes
     original: str | None = None
+    failover: bool = False
     once: bool = False
     newcomers: bool | None = None
     heartbeat_s: float = 0
@@ -95,6 +101,10 @@ def ask(
             slot = find_slot(connection, reading.slot)
         slot = check_slot(slot, reading.slot, info, position)
         check_promoted(connection, info, reading.slot)
+        if reading.failover and known is None:
+            why = enable_failover(slot, info, partial(replication_connection, reading.dsn))
+            if why:
+                log.warning("%s", why)
         if known is not None and not reading.once:
             check_free(slot)
         return info, slot
