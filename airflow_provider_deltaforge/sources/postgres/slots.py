@@ -27,7 +27,8 @@ _SLOT = """
 SELECT s.slot_name, s.plugin, s.database, s.active_pid, s.restart_lsn::text,
        s.confirmed_flush_lsn::text, s.wal_status, to_jsonb(s) ->> 'invalidation_reason',
        concat_ws(', ', 'pid ' || a.pid, a.application_name, host(a.client_addr)),
-       coalesce(to_jsonb(s) ->> 'failover' = 'true', false)
+       coalesce(to_jsonb(s) ->> 'failover' = 'true', false),
+       coalesce(to_jsonb(s) ->> 'two_phase' = 'true', false)
   FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
  WHERE s.slot_name = %s
 """
@@ -49,6 +50,7 @@ class ReplicationSlot:
         invalidated: why the server gave it up; known from server 17 on.
         holder: who reads from it, for errors.
         failover: standbys keep a copy of it.
+        two_phase: it sends prepared transactions before they are committed.
     """
 
     name: str
@@ -61,6 +63,7 @@ class ReplicationSlot:
     invalidated: str | None
     holder: str
     failover: bool = False
+    two_phase: bool = False
 
     @property
     def lost(self) -> str | None:
@@ -90,6 +93,7 @@ def find_slot(connection: Any, name: str) -> ReplicationSlot | None:
         invalidated=row[7],
         holder=row[8],
         failover=row[9],
+        two_phase=row[10],
     )
 
 
@@ -218,11 +222,18 @@ def check_slot(
 
 
 def check_kind(slot: ReplicationSlot, info: PostgresServer) -> None:
-    """See that a slot is one of ours: for pgoutput and this database.
+    """See that a slot is one of ours: for pgoutput, this database and committed transactions.
 
     Raises:
         FatalError: it is not.
     """
+    if slot.two_phase:
+        raise FatalError(
+            f"replication slot {slot.name!r} was made with two_phase: it sends transactions when "
+            "they are prepared, and we deliver what is committed. From PostgreSQL 18 on run, on a "
+            f'replication connection, ALTER_REPLICATION_SLOT "{slot.name}" (TWO_PHASE false); '
+            "before, make it anew without two_phase, or give source.slot another name"
+        )
     if slot.plugin != PLUGIN or slot.database != info.db:
         kind = f"plug-in {slot.plugin}" if slot.plugin else "physical"
         where = f"database {slot.database!r}" if slot.database else "no database"

@@ -144,6 +144,19 @@ def test_a_slot_that_is_there_is_altered_for_failover_when_it_is_opened(
     assert "slot_failover" not in {found.check for found in source.preflight()}
 
 
+def test_a_slot_that_sends_prepared_transactions_is_refused(
+    postgres_server: Server, database: str
+) -> None:
+    source = source_of(postgres_server, database)
+    create = f"SELECT pg_create_logical_replication_slot('{database}', 'pgoutput', false, true)"
+    execute(postgres_server, "CREATE PUBLICATION df FOR ALL TABLES", create, database=database)
+    with pytest.raises(FatalError, match=r"\(TWO_PHASE false\)"):
+        source.beginning()
+    (finding,) = [found for found in source.preflight() if found.check == "slot"]
+    assert finding.verdict == "fail"
+    assert "two_phase" in finding.message
+
+
 def test_start_positions_choose_what_comes_first(postgres_server: Server, database: str) -> None:
     earliest = source_of(postgres_server, database)
     first = earliest.beginning()
