@@ -139,7 +139,7 @@ class PostgresDsn:
         options = self._parsed()
         options.setdefault("application_name", self.application)
         options.setdefault("connect_timeout", max(2, round(self.connect_timeout_s)))
-        options.setdefault("gssencmode", "disable")
+        options["gssencmode"] = "disable"  # Also against the environment's.
         # A host that vanished is noticed by the kernel as well, and a dead reader by the server.
         options.setdefault("keepalives_idle", 30)
         options.setdefault("keepalives_interval", 10)
@@ -201,6 +201,11 @@ def parse_dsn(text: str) -> dict[str, Any]:
     ports = str(options.get("port", "")).split(",")
     if any(port and not 0 < int(port) <= _PORT_MAX for port in ports):
         raise SpecError(f"source.dsn: its port is no number from 1 to {_PORT_MAX}")
+    if options.get("gssencmode", "disable") != "disable":
+        raise SpecError(
+            "source.dsn: gssencmode can only be 'disable': the log is read from the socket itself; "
+            "encrypt with TLS (sslmode=verify-full). Kerberos logins work without it"
+        )
     if "replication" in options:
         raise SpecError("source.dsn: leave 'replication' out; it is set where it is needed")
     return options

@@ -90,6 +90,14 @@ def test_both_forms_of_a_dsn_mean_the_same(text: str) -> None:
     assert "timezone=UTC" in parameters["options"]
 
 
+def test_no_environment_encrypts_with_gss_what_is_read_from_the_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGGSSENCMODE", "require")
+    for text in ("host=h", "host=h gssencmode=disable"):
+        assert PostgresDsn(SecretStr(text)).parameters()["gssencmode"] == "disable"
+
+
 def test_what_a_dsn_says_itself_wins() -> None:
     text = "host=h connect_timeout=3 application_name=mine options='-c search_path=x'"
     parameters = PostgresDsn(SecretStr(text)).parameters()
@@ -109,6 +117,8 @@ def test_what_a_dsn_says_itself_wins() -> None:
         "postgresql://u:p/planted@h/d",
         "postgresql://u:1/planted@h/d",
         "postgresql://u@planted:x@h/d",
+        "host=h password=planted gssencmode=prefer",
+        "postgresql://u:planted@h/d?gssencmode=require",
     ],
 )
 def test_a_wrong_dsn_is_refused_and_never_quoted(text: str) -> None:
