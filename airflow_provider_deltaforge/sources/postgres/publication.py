@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, row_of, rows_of
-from airflow_provider_deltaforge.sources.postgres.tables import quote
+from airflow_provider_deltaforge.sources.postgres.tables import LEAVES, quote, whole_rows
 from airflow_provider_deltaforge.sources.postgres.wal.messages import (
     APPEARED,
     MESSAGES_VERSION,
@@ -21,10 +21,8 @@ log = logging.getLogger(__name__)
 _PUBLICATION = "SELECT pubname FROM pg_publication WHERE pubname = %s"
 # A partition comes with its root. Without an identity the server refuses updates and deletes of a
 # published table, so its owner must be told.
-_CANDIDATES = """
-SELECT n.nspname, c.relname,
-       c.relreplident = 'n' OR c.relreplident = 'd' AND NOT EXISTS (
-           SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS bare
+_CANDIDATES = f"""
+SELECT n.nspname, c.relname, ARRAY(SELECT l.quoted FROM {LEAVES} l WHERE l.bare ORDER BY 1)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
@@ -46,12 +44,13 @@ class UnpublishedTable:
     Attributes:
         schema: of the table.
         name: of the table.
-        bare: the server would refuse updates and deletes of it, were it published.
+        bare: names in SQL of what the server would refuse updates and deletes of, were it
+            published: the table itself, or partitions.
     """
 
     schema: str
     name: str
-    bare: bool
+    bare: Sequence[str]
 
     @property
     def quoted(self) -> str:
@@ -190,9 +189,8 @@ def _warn_bare(tables: Sequence[UnpublishedTable]) -> None:
         if table.bare:
             log.warning(
                 "table %s.%s has neither primary key nor replica identity: the server refuses its "
-                "updates and deletes while it is published. Run: ALTER TABLE %s REPLICA IDENTITY "
-                "FULL",
-                table.schema, table.name, table.quoted,
+                "updates and deletes while it is published. Run: %s",
+                table.schema, table.name, whole_rows(table.bare),
             )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import Finding
-from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, quote
+from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, quote, whole_rows
 from airflow_provider_deltaforge.sources.shared.preflight import (
     NAMED_MAX,
     listed,
@@ -144,12 +144,20 @@ def _rights(captured: Sequence[CapturedTable]) -> list[Finding]:
 
 def identity_findings(captured: Sequence[CapturedTable]) -> list[Finding]:
     """Check what the log says of rows before a change."""
-    none = [t for t in captured if _bare(t)]
-    partial = [t for t in captured if not _bare(t) and t.replica_identity != "f"]
+    none = [t for t in captured if t.bare]
+    partial = [t for t in captured if not t.bare and not t.whole_before]
+    strays = [name for t in captured for name in t.strays]
     found = _listed(
         "replica_identity", none, "high_risk",
-        "no replica identity: once they are published, the server refuses every UPDATE and DELETE "
-        "of them; first ALTER TABLE … REPLICA IDENTITY FULL, or add a primary key",
+        "no replica identity, which a DEFERRABLE primary key is not: once they are published, the "
+        "server refuses every UPDATE and DELETE of them; first "
+        f"{whole_rows([name for t in none for name in t.bare])}, or add a primary key",
+    )  # fmt: skip
+    found += _listed(
+        "partition_identity", [t for t in captured if t.strays], "warn",
+        "partitions have another replica identity than their table. Theirs decides what the log "
+        "holds; ALTER TABLE does not pass it on, and new partitions begin with DEFAULT; "
+        f"{whole_rows(strays)}",
     )  # fmt: skip
     found += _listed(
         "before_image", partial, "warn",
@@ -214,13 +222,6 @@ def publication_findings(
     if missing:
         text += f"; {len(missing)} tables are put into it"
     return [Finding("publication", "ok", text, {"missing": list(missing)}), *wrong]
-
-
-def _bare(table: CapturedTable) -> bool:
-    """Return whether nothing in the log identifies a table's rows."""
-    if table.replica_identity == "d":
-        return not table.primary_key
-    return table.replica_identity == "n"
 
 
 def _missing(columns: Sequence[str]) -> str:

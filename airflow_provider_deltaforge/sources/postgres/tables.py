@@ -13,21 +13,37 @@ from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
 _ROWS_PER_PAGE = 80
 """A guess for tables that were never analysed."""
+_NAMED_MAX = 20
+
+LEAVES = """(
+       SELECT x.*, quote_ident(m.nspname) || '.' || quote_ident(x.relname) AS quoted,
+              x.relkind <> 'f' AND (x.relreplident = 'n' OR x.relreplident = 'd' AND NOT EXISTS (
+              SELECT FROM pg_index i WHERE i.indrelid = x.oid AND i.indisprimary
+                 AND i.indimmediate)) AS bare
+         FROM (SELECT c.oid WHERE c.relkind = 'r'
+                   OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid) UNION ALL
+               SELECT t.relid FROM pg_partition_tree(c.oid) t WHERE t.isleaf) leaf
+         JOIN pg_class x ON x.oid = leaf.oid
+         JOIN pg_namespace m ON m.oid = x.relnamespace)"""
+"""What of a table ``c`` has rows: itself, or a partitioned table's partitions, whose replica
+identity counts. ``bare``: the server refuses updates and deletes of it once it is published."""
 
 _TABLES = f"""
-SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
+SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence,
        has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'SELECT'),
-       pg_has_role(c.relowner, 'USAGE'), row_security_active(c.oid), size.rows, size.bytes
+       pg_has_role(c.relowner, 'USAGE'), row_security_active(c.oid), leaf.*
   FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace
  CROSS JOIN LATERAL (
        SELECT coalesce(sum(CASE WHEN l.reltuples >= 0 THEN l.reltuples
                                 ELSE l.relpages * {_ROWS_PER_PAGE} END), 0)::bigint AS rows,
-              coalesce(sum(pg_total_relation_size(l.oid)), 0)::bigint AS bytes
-         FROM (SELECT c.oid WHERE c.relkind = 'r' UNION ALL
-               SELECT t.relid FROM pg_partition_tree(c.oid) t WHERE t.isleaf) leaf
-         JOIN pg_class l ON l.oid = leaf.oid
-       ) size
+              coalesce(sum(pg_total_relation_size(l.oid)), 0)::bigint AS bytes,
+              bool_and(l.relreplident = 'f' OR l.relkind = 'f'),
+              array_agg(l.quoted ORDER BY l.quoted) FILTER (WHERE l.bare),
+              array_agg(l.quoted ORDER BY l.quoted)
+              FILTER (WHERE l.relreplident <> c.relreplident AND l.relkind <> 'f')
+         FROM {LEAVES} l
+       ) leaf
  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'{{one}}
  ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
@@ -107,13 +123,16 @@ class CapturedTable:
         schema: its schema.
         table: its name.
         partitioned: the root of a partitioned table.
-        replica_identity: ``d`` default, ``n`` nothing, ``f`` full, ``i`` index.
         unlogged: it writes no log.
         readable: the user may SELECT from it.
         owned: the user owns it, or is a member of the role that does.
         filtered: row-level security hides rows from the user.
         rows_estimate: rows, a guess of the server's statistics.
         data_bytes: data, indexes and TOAST.
+        whole_before: the log holds whole rows before a change.
+        bare: names in SQL of what the server refuses updates and deletes of once it is published:
+            the table itself, or partitions.
+        strays: names in SQL of partitions whose replica identity is another than the table's.
         primary_key: it has one.
         key: unique columns that are never null, to cut the table by; empty without any.
     """
@@ -122,13 +141,15 @@ class CapturedTable:
     schema: str
     table: str
     partitioned: bool
-    replica_identity: str
     unlogged: bool
     readable: bool
     owned: bool
     filtered: bool
     rows_estimate: int
     data_bytes: int
+    whole_before: bool = True
+    bare: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
     primary_key: bool = False
     key: tuple[KeyColumn, ...] = ()
 
@@ -147,6 +168,12 @@ class CapturedTable:
 def quote(*names: str) -> str:
     """Return names as one SQL identifier: ``"a"."b"``."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def whole_rows(tables: Sequence[str]) -> str:
+    """Return what has the log hold whole rows of tables, named in SQL; of many the first ones."""
+    commands = [f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in tables[:_NAMED_MAX]]
+    return "; ".join(commands) + ("; …" if len(tables) > _NAMED_MAX else "")
 
 
 def literal(text: str) -> str:
@@ -208,20 +235,22 @@ def _with_keys(connection: Any, rows: Sequence[tuple[Any, ...]]) -> list[Capture
 
 
 def _facts(row: Sequence[Any], keys: Sequence[tuple[Any, ...]]) -> CapturedTable:
-    oid, schema, table, kind, identity, persistence = row[:6]
+    oid, schema, table, kind, persistence = row[:5]
     best = keys[0] if keys else None
     return CapturedTable(
         oid=oid,
         schema=schema,
         table=table,
         partitioned=_char(kind) == "p",
-        replica_identity=_char(identity),
         unlogged=_char(persistence) == "u",
-        readable=row[6],
-        owned=row[7],
-        filtered=row[8],
-        rows_estimate=row[9],
-        data_bytes=row[10],
+        readable=row[5],
+        owned=row[6],
+        filtered=row[7],
+        rows_estimate=row[8],
+        data_bytes=row[9],
+        whole_before=row[10],
+        bare=tuple(row[11] or ()),
+        strays=tuple(row[12] or ()),
         primary_key=best is not None and bool(best[0]),
         key=tuple(map(KeyColumn, *best[1:])) if best is not None else (),
     )

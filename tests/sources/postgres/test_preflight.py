@@ -265,7 +265,7 @@ def test_a_badly_set_server_fails(tmp_path):
 
 def table_of(data_bytes):
     return CapturedTable(
-        1, "public", "t", partitioned=False, replica_identity="f", unlogged=False, readable=True,
+        1, "public", "t", partitioned=False, unlogged=False, readable=True,
         owned=True, filtered=False, rows_estimate=1, data_bytes=data_bytes,
     )  # fmt: skip
 
