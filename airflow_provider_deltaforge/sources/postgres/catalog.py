@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
@@ -30,15 +30,25 @@ SELECT c.oid, c.relreplident::text, a.attname::text, a.atttypid, a.atttypmod, a.
        CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
        a.attidentity::text, a.attgenerated::text,
        array_position((p.indkey::int2[])[:p.indnkeyatts - 1], a.attnum),
-       array_position((r.indkey::int2[])[:r.indnkeyatts - 1], a.attnum)
+       array_position((r.indkey::int2[])[:r.indnkeyatts - 1], a.attnum), c.relkind = 'p'
   FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
   LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
   LEFT JOIN pg_index p ON p.indrelid = c.oid AND p.indisprimary
-  LEFT JOIN pg_index r ON r.indrelid = c.oid AND r.indisreplident
+  LEFT JOIN pg_index r ON r.indrelid = c.oid AND (r.indisreplident
+   OR c.relreplident = 'd' AND r.indisprimary AND r.indimmediate)
  WHERE {where} AND c.relkind IN ('r', 'p')
  ORDER BY a.attnum
+"""
+_PARTITION_KEYS = """
+SELECT DISTINCT a.attname::text
+  FROM pg_partition_tree(%s) t
+  JOIN pg_class c ON c.oid = t.relid
+  JOIN pg_index i ON i.indrelid = c.oid
+   AND (i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY(i.indkey)
+ WHERE t.isleaf AND c.relreplident IN ('d', 'i')
 """
 _BY_OID = "c.oid = %s"
 _BY_NAME = "n.nspname = %s AND c.relname = %s"
@@ -165,7 +175,10 @@ class TableCatalog:
         replica_identity: ``d``, ``n``, ``f`` or ``i``.
         columns: by name, in order.
         primary_key: names of its columns, in the key's order.
-        identity_key: the same of the index that is the replica identity.
+        identity_key: the same of the index that is the replica identity: the primary key's, unless
+            that is DEFERRABLE, or another one.
+        partitioned: its rows are in partitions, each with a replica identity of its own.
+        partition_keys: names of the columns that are one, of partitions that do not log whole rows.
     """
 
     oid: int
@@ -173,6 +186,8 @@ class TableCatalog:
     columns: Mapping[str, ColumnFacts] = field(default_factory=dict)
     primary_key: tuple[str, ...] = ()
     identity_key: tuple[str, ...] = ()
+    partitioned: bool = False
+    partition_keys: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -194,7 +209,11 @@ def asked(connection: Any) -> Iterator[None]:
 
 def table_by_oid(connection: Any, oid: int) -> TableCatalog | None:
     """Return a table; None once it was dropped. It may have been renamed."""
-    return _table(connection.execute(_COLUMNS.format(where=_BY_OID), (oid,)).fetchall())
+    table = _table(connection.execute(_COLUMNS.format(where=_BY_OID), (oid,)).fetchall())
+    if table is None or not table.partitioned:
+        return table
+    keys = connection.execute(_PARTITION_KEYS, (oid,)).fetchall()
+    return replace(table, partition_keys=tuple(name for (name,) in keys))
 
 
 def table_by_name(connection: Any, schema: str, table: str) -> TableCatalog | None:
@@ -233,6 +252,7 @@ def _table(rows: list[tuple[Any, ...]]) -> TableCatalog | None:
         columns={row[2]: ColumnFacts(*row[3:9]) for row in described},
         primary_key=_in_order((row[9], row[2]) for row in described),
         identity_key=_in_order((row[10], row[2]) for row in described),
+        partitioned=rows[0][11],
     )
 
 

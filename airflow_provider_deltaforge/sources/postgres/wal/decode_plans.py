@@ -44,14 +44,15 @@ class WalTablePlan:
         captured: somebody wants its rows.
         chains: per column its kind, and behind an array's the kind of its elements.
         key: places of the key's columns, in table order; empty without a key.
-        identity: per column whether rows before a change carry it.
+        identity: per column 1 where rows before a change carry it, 0 where they do not; 3 where
+            those of a partition with another replica identity than the table's may not.
     """
 
     schema: TableSchema
     captured: bool
     chains: tuple[tuple[int, ...], ...] = ()
     key: tuple[int, ...] = ()
-    identity: tuple[bool, ...] = ()
+    identity: tuple[int, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -123,7 +124,7 @@ class WalDecodePlans:
             chain_at=_starts(map(len, chains)),
             names=np.frombuffer(b"".join(names) + _MARGIN, np.uint8),
             name_ends=_starts(map(len, names)),
-            identity=np.array(identity or [False], np.uint8),
+            identity=np.array(identity or [0], np.uint8),
             key_first=_starts(len(plan.key) for plan in plans),
             key_columns=np.array([place for plan in plans for place in plan.key], np.int64),
             fixed=np.array([plan.fixed for plan in plans], np.int64),
@@ -225,8 +226,20 @@ class Planner:
             captured=self._matcher.matches(relation.schema, relation.table),
             chains=tuple(self._types.chain(c.type_oid, c.typmod) for c in relation.columns),
             key=tuple(i for i, c in enumerate(relation.columns) if c.name in key),
-            identity=tuple(column.is_key for column in relation.columns),
+            identity=self._identity(relation, facts),
         )
+
+    def _identity(self, relation: Relation, facts: TableCatalog | None) -> tuple[int, ...]:
+        """Return which columns rows before a change carry, see ``WalTablePlan``.
+
+        A partition logs by its own replica identity what comes under the table's. That of now may
+        be another than that of then, so a partitioned table is always in doubt.
+        """
+        carried = tuple(int(column.is_key) for column in relation.columns)
+        if relation.replica_identity != "f" or (facts is not None and not facts.partitioned):
+            return carried
+        keys = {*self._keys.get(relation.oid, ()), *(facts.partition_keys if facts else ())}
+        return tuple(1 if column.name in keys else 3 for column in relation.columns)
 
     def _key(self, relation: Relation, facts: TableCatalog | None) -> tuple[str, ...]:
         """Return the names of the key's columns.
@@ -295,11 +308,7 @@ def _primary(
 
 def _relation_of(name: tuple[str, str], facts: TableCatalog, published: frozenset[str]) -> Relation:
     """Return what the log would say of a table now."""
-    identity = {
-        "f": tuple(facts.columns),
-        "d": facts.primary_key,
-        "i": facts.identity_key,
-    }.get(facts.replica_identity, ())
+    identity = tuple(facts.columns) if facts.replica_identity == "f" else facts.identity_key
     columns = tuple(
         RelationColumn(column, f.type_oid, f.typmod, column in identity)
         for column, f in facts.columns.items()

@@ -24,6 +24,10 @@ _DELETE = 2
 # The letters of pgoutput: old rows, and values that are null, unchanged or text.
 _OLD_KEY, _OLD_ROW, _NEW_ROW = 75, 79, 78
 _NULL, _UNCHANGED, _TEXT = 110, 117, 116
+# What of an old row is written: all of it, the replica identity's columns, those that are not null.
+_ALL, _IDENTITY, _NOT_NULL = 0, 1, 2
+CARRIED, DOUBTFUL = 1, 2
+"""Bits of a column's identity: old rows carry it; some partition's old rows may not."""
 
 
 class WalPlanArrays(NamedTuple):
@@ -35,7 +39,7 @@ class WalPlanArrays(NamedTuple):
         chain_at: int64, where each column's kinds begin.
         names: uint8, ``,"name":`` of each column.
         name_ends: int64.
-        identity: uint8, whether old rows carry the column.
+        identity: uint8, of each column ``CARRIED`` and ``DOUBTFUL``.
         key_first: int64, where each plan's key begins in ``key_columns``.
         key_columns: int64.
         fixed: int64, bytes of each plan's JSON that do not depend on the row's length.
@@ -140,11 +144,12 @@ def put_row(out, at, src, count, values, older, only, tables, first, scratch, sp
         count: columns.
         values: from ``find_values``.
         older: the same of the row before, for values that are unchanged; as ``values`` without.
-        only: 1 leaves out columns that are not part of the replica identity.
+        only: which columns, see ``_known_of``.
         tables: pointers to the plans' chains, chain_at, names, name_ends and identity.
         first: of the plan's columns.
         scratch: see ``value_kernel``.
-        spans: int64 pointer, receives where each value's JSON begins and ends.
+        spans: int64 pointer, receives where each value's JSON begins and ends; -1 for one that is
+            left out.
 
     Returns:
         The offset behind it, or -1 - the number of the column whose value does not fit its kind.
@@ -153,7 +158,10 @@ def put_row(out, at, src, count, values, older, only, tables, first, scratch, sp
     begin = at
     for i in range(count):
         column = first + i
-        if only and not identity[column]:
+        if (only == _IDENTITY and not identity[column]) or (
+            only == _NOT_NULL and values[2 * i] == -1
+        ):
+            spans[2 * i] = -1
             continue
         at = put_words(out, at, names, name_ends[column], name_ends[column + 1])
         spans[2 * i] = at
@@ -178,16 +186,40 @@ def put_row(out, at, src, count, values, older, only, tables, first, scratch, sp
 
 @kernel
 def put_key(out, at, image, spans, tables, first, key_columns, begin, end):
-    """Write the key from a row image that was just written."""
+    """Write the key from a row image that was just written; nothing if the image lacks a part."""
     names, name_ends = tables[2], tables[3]
     opened = at
     for place in range(begin, end):
         i = key_columns[place]
+        if spans[2 * i] < 0:
+            return opened
         at = put_words(out, at, names, name_ends[first + i], name_ends[first + i + 1])
         at = put_words(out, at, image, spans[2 * i], spans[2 * i + 1])
     out[opened] = 123
     out[at] = 125
     return at + 1
+
+
+@kernel
+def _known_of(letter, count, older, identity, first):
+    """Return which columns of an old row are known.
+
+    The letter is that of the table's replica identity, a partition's own decides what is logged.
+    So a whole row may be a key, whose other columns are null, and a key may be another one. No
+    column of a key is ever null itself.
+    """
+    carried = doubtful = 0
+    for i in range(count):
+        flags, is_null = identity[first + i], older[2 * i] == -1
+        carried |= flags & CARRIED
+        doubtful |= flags & DOUBTFUL
+        if letter == _OLD_KEY and flags and is_null:
+            return _NOT_NULL
+        if letter != _OLD_KEY and flags & DOUBTFUL and not is_null:
+            return _ALL
+    if letter == _OLD_KEY:
+        return _IDENTITY if carried else _NOT_NULL
+    return _NOT_NULL if doubtful else _ALL
 
 
 @kernel
@@ -272,10 +304,13 @@ def decode_rows(src, rows, plans, columns, state, marks, scratch):
             state[BAD_COLUMN] = -1
             result = np.int64(BAD_COLUMNS)
             break
-        only = np.int64(letter == _OLD_KEY)
+        only = _ALL
+        if has_old:
+            only = _known_of(letter, count, older, tables[4], first)
         if has_old and not (
-            only and kind != _DELETE and _same_key(data, count, values, older, tables[4], first)
-        ):
+            only == _IDENTITY and kind != _DELETE
+            and _same_key(data, count, values, older, tables[4], first)
+        ):  # fmt: skip
             put = put_row(
                 befores, before, data, count, older, older, only, tables, first, free, spans
             )
