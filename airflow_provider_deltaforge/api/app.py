@@ -127,13 +127,18 @@ def _health(context: ApiContext) -> Any:
             return False
         return True
 
-    def describe(found: Sequence[PipelineStatus]) -> list[dict[str, Any]]:
+    def describe(found: Sequence[PipelineStatus], request: Any) -> list[dict[str, Any]]:
+        caller = getattr(request.state, "caller", None) or context.authority(request, "read")
         with context.open_store() as store:
-            texts = [Control(store, present.name).document() for present in found]
-        shown = [documents.shown(text) for text in texts]
+            texts = [
+                Control(store, present.name).document()
+                if caller.may("read_document", present.owner)
+                else None
+                for present in found
+            ]
         return [
-            {**present.as_dict(), "handle": None, "spec": spec}
-            for present, spec in zip(found, shown, strict=True)
+            {**present.as_dict(), "handle": None, "spec": documents.shown(text) if text else None}
+            for present, text in zip(found, texts, strict=True)
         ]
 
     more = context.request_counts.exposition

@@ -14,8 +14,8 @@ Look = Callable[[Any], Sequence[PipelineStatus]]
 Observe = Callable[[Any], Sequence[Observed]]
 """Returns the same pipelines with what their drivers measure."""
 
-Describe = Callable[[Sequence[PipelineStatus]], Sequence[dict[str, Any]]]
-"""Returns pipelines as JSON-able data."""
+Describe = Callable[[Sequence[PipelineStatus], Any], Sequence[dict[str, Any]]]
+"""Returns pipelines as JSON-able data, as far as a request may see it."""
 
 _UNHEALTHY = frozenset({"failed", "lost"})
 
@@ -38,7 +38,7 @@ def routes_of(observe: Observe, *, alone: bool = True, more: Callable[[], bytes]
     return routes(look, observe, alone=alone, more=more)
 
 
-def _as_dicts(found: Sequence[PipelineStatus]) -> list[dict[str, Any]]:
+def _as_dicts(found: Sequence[PipelineStatus], _: Any) -> list[dict[str, Any]]:
     return [pipeline.as_dict() for pipeline in found]
 
 
@@ -116,7 +116,7 @@ def _add_ready(router: Any, look: Look, sees: Callable[[Any], bool], describe: D
         is_ready = all(pipeline.is_ready for pipeline in found)
         answer: dict[str, Any] = {"status": "ready" if is_ready else "not_ready"}
         if sees(request):
-            answer["pipelines"] = describe(found)
+            answer["pipelines"] = describe(found, request)
         return JSONResponse(answer, 200 if is_ready else 503)
 
 

@@ -140,6 +140,9 @@ def test_a_document_is_for_who_may_read_its_dags_code(rest, orders, monkeypatch)
     monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", no_code)
     assert rest(ORDERS).json()["spec"] is None
     assert rest("/pipelines").json()[0]["spec"] is None
+    for path in ("/readyz", "/ready"):
+        (shown,) = rest(path).json()["pipelines"]
+        assert (shown["name"], shown["spec"]) == ("orders", None), path
     assert rest(f"{ORDERS}/journal/dlq").status_code == 403
 
 
