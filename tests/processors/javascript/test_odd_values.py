@@ -47,6 +47,42 @@ def test_whole_pairs_and_their_spelling_pass(shown, value):
     assert shown(value) == wanted.get(value, "\U0001f600")
 
 
+@pytest.mark.parametrize(
+    "image",
+    [b'"t"', b"[1]", b"42", b"true", b"null", b'[1.50, {"a": 18446744073709551615}]', b' "x" '],
+)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "event.after",
+        "event.after && event.after.total",
+        "Object.keys(event)",
+        "event.after; event.tags = ['a']",
+        "return {...event}",
+        "return [event]",
+    ],
+)
+def test_an_image_that_is_no_object_and_was_only_read_keeps_its_bytes(tried, image, code):
+    done = tried(code, after=image)
+    assert not done.rejections
+    assert done.rows["after"].to_pylist() == [image]
+
+
+@pytest.mark.parametrize(
+    ("image", "code"),
+    [
+        (b"[1]", "event.after.push(2)"),
+        (b'"t"', "event.after += 'u'"),
+        (b"42", "event.after = 43"),
+        (b"42", "return {...event, event_id: undefined}"),
+    ],
+)
+def test_a_script_itself_puts_only_objects_into_images(tried, image, code):
+    done = tried(code, after=image)
+    assert done.rows.num_rows == 0
+    assert "after must be an object or null, not a" in done.rejections[0].reason
+
+
 def test_halves_that_the_row_holds_stay_as_they_are(tried):
     image = rb'{"a": "\ud83d", "b": 1}'
     done = tried("event.after.b = 2", after=image)

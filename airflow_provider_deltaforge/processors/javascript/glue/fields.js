@@ -71,13 +71,21 @@ function orNull(value) {
 function image(value, field, batch, i) {
   const at = field === "after" ? batch.afterAt : batch.beforeAt;
   const known = i >= 0;
+  const was = known ? cut(batch.text, at[i], at[i + 1]) : "";
   if (value === null || value === undefined) {
-    return known && at[i] === at[i + 1] ? undefined : "null";
+    return known && (was === "" || was === "null") ? undefined : "null";
   }
+  const written = imageText(value);
+  if (was !== "" && written !== undefined) {
+    if (written === was) return undefined;
+    // Blanks and the spelling of numbers are lost in parsing: that alone is no change.
+    const flags = field === "after" ? batch.afterFlag : batch.beforeFlag;
+    if (flags[i] !== 0 && written === batch.rows[i].respelt(field)) return undefined;
+  }
+  // What a source or an outbox put there may be any JSON; what a script puts there is a row.
   if (typeof value !== "object" || isArray(value)) {
     throw refused(`${field} must be an object or null, not ${kind(value)}`);
   }
-  const written = imageText(value);
   if (written === undefined || codeAt(written, 0) !== 123) {
     throw refused(`${field} must be an object or null`);
   }
@@ -85,13 +93,7 @@ function image(value, field, batch, i) {
   if (hasHalf(written) && !(known && hasHalf(batch.rows[i].respelt(field)))) {
     throw refused(`${field} holds text with half a surrogate pair`);
   }
-  if (!known) return written;
-  const was = cut(batch.text, at[i], at[i + 1]);
-  if (written === was) return undefined;
-  // Blanks and the spelling of numbers are lost in parsing: that alone is no change.
-  const flags = field === "after" ? batch.afterFlag : batch.beforeFlag;
-  if (was === "" || flags[i] === 0) return written;
-  return written === batch.rows[i].respelt(field) ? undefined : written;
+  return written;
 }
 
 function hasHalf(written) {
