@@ -14,8 +14,10 @@ import pytest
 from pydantic import ValidationError
 
 from airflow_provider_deltaforge.errors import FatalError, SpecError
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.processors.mask.actions import Tokens
 from airflow_provider_deltaforge.processors.mask.settings import Mask
+from airflow_provider_deltaforge.processors.outbox.settings import Outbox
 from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.processors.mask_twin import siphash, token
 
@@ -179,6 +181,65 @@ def test_objects_in_an_array_that_is_the_whole_text_are_masked():
     done = mask(("*.*.e", "redact")).process(change_rows([change(after=b'[{"e":1},[{"e":2}],3]')]))
 
     assert done.rows["after"][0].as_py() == b'[{"e":"***"},[{"e":"***"}],3]'
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_json_in_a_text_is_masked_however_often_it_is_encoded(times):
+    worker = mask(("*.*.e", "redact"), ("*.*.c.e", "redact"))
+
+    def text(value, count=times):
+        return value if count == 0 else json.dumps(text(value, count - 1))
+
+    secret, hidden = ('{"e":"a@x"}', '{"e":"***"}')
+    columns = [
+        [text(secret).encode(), text(hidden).encode()],
+        [image({"c": text(secret)}), image({"c": text(hidden)})],
+        [image([text(secret), 1]), image([text(hidden), 1])],
+        [text("no JSON: a@x").encode()] * 2,
+        [text('["unfinished').encode()] * 2,
+        [b"1"] * 2,
+    ]
+    done = worker.process(change_rows([change(after=before) for before, _ in columns]))
+    again = done.rows["after"].to_pylist()
+
+    def decoded(value):
+        found = json.loads(value)
+        return {"c": found["c"]} if isinstance(found, dict) else found
+
+    assert [decoded(made) for made in again] == [decoded(wanted) for _, wanted in columns]
+    assert done.counts == {"masked:*.*.e": 2, "masked:*.*.c.e": 1}
+    assert not done.rejections
+
+
+def test_text_at_the_top_that_is_too_deep_is_refused():
+    deep = json.dumps("[" * 1100 + "]" * 1100).encode()
+    rows = change_rows([change(after=deep), change(after=b'"[1]"')])
+    done = mask(("*.*.e", "redact")).process(rows)
+
+    assert [found.event_row for found in done.rejections] == [0]
+    assert done.rows["after"].to_pylist() == [b'"[1]"']
+
+
+def test_json_of_mariadb_in_an_outbox_is_masked_behind_it():
+    payload = json.dumps({"email": "a@x"})
+    row = image({"id": 1, "payload": payload, "aggregate_id": "7"})
+    rows = change_rows([change(after=row, schema="__outbox", table="outbox")])
+    routed = Outbox().open().process(rows).rows
+
+    masked = mask(("shop.outbox.email", "redact")).process(routed).rows["after"][0].as_py()
+
+    assert json.loads(json.loads(masked)) == {"email": "***"}
+
+
+def test_a_path_into_bytes_is_named_before_the_pipeline_starts():
+    columns = [Column("c", "blob", "blob"), Column("j", "json", "json")]
+    table = TableSchema("shop", None, "orders", tuple(columns))
+    named = ["shop.orders.c", "shop.orders.c.email", "shop.orders.j.email", "*.*.*.email"]
+    settings = Mask(rules=[{"columns": named, "action": "redact"}])
+
+    assert settings.unmatched([table]) == [
+        "shop.orders.c.email (bytes are not looked into: name their column)"
+    ]
 
 
 def test_the_first_rule_and_the_shorter_path_win():

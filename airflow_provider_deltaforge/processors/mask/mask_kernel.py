@@ -135,8 +135,8 @@ def _match(
 
 @kernel
 def _may_hold_json(data, at, stop):
-    """Return whether a value is text that may contain an object or array."""
-    if data[at] != QUOTE:
+    """Return whether a value is text that may hold an object, an array, or a text of one."""
+    if at >= stop or data[at] != QUOTE:
         return False
     at = skip_space(data, at + 1, stop)
     return data[at] == OPEN_OBJECT or data[at] == _OPEN_ARRAY or data[at] == BACKSLASH
@@ -198,7 +198,13 @@ def find(
             active[0] = True
             at += 1
         else:
+            value = at
             at = skip_value(text, at, stop, limit, stack)
+            if at >= 0 and _may_hold_json(text, value, at):
+                # Decoded it is shorter, also where a text holds a text: that ends.
+                active[0] = True
+                _note(found, deeper, count, row, value, at, NONE - 1, mine, active[0])
+                count += 1
         while depth >= 0:
             at = skip_space(text, at, stop)
             if at >= stop:

@@ -16,6 +16,8 @@ _WORKER = "airflow_provider_deltaforge.processors.mask.worker:MaskWorker"
 
 _PARTS_MIN = 3
 _SECRET_MIN = 16
+_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bytea"})
+"""Types of columns in whose values no path finds anything: they are not JSON, but base64."""
 
 
 class MaskRule(Settings):
@@ -78,18 +80,20 @@ class Mask(Processor):
         return self
 
     def unmatched(self, tables: Sequence[TableSchema]) -> Sequence[str]:
-        """Return the patterns that no column of a captured table fits."""
+        """Return the patterns that no column of a captured table fits, or only bytes do."""
         columns = [
-            (_qualifiers(table), table.table, column.name)
+            ((_qualifiers(table), table.table, column.name), column.data_type in _BYTES)
             for table in tables
             for column in table.columns
         ]
-        patterns = dict.fromkeys(pattern for rule in self.rules for pattern in rule.columns)
-        return [
-            pattern
-            for pattern in patterns
-            if not any(fits_column(pattern, *place) for place in columns)
-        ]
+        unmatched = []
+        for pattern in dict.fromkeys(pattern for rule in self.rules for pattern in rule.columns):
+            fitting = [is_bytes for place, is_bytes in columns if fits_column(pattern, *place)]
+            if not fitting:
+                unmatched.append(pattern)
+            elif all(fitting) and len(parts_of(pattern)) > _PARTS_MIN:
+                unmatched.append(f"{pattern} (bytes are not looked into: name their column)")
+        return unmatched
 
     def hides(self, table: TableSchema, column: str) -> bool:
         """Return whether a rule names the column, or something in it."""
