@@ -89,6 +89,15 @@ def latin(postgres_server: Server) -> Iterator[str]:
     drop(postgres_server, name)
 
 
+def test_json_with_line_breaks_arrives_on_one_line(postgres_server: Server, database: str) -> None:
+    source = source_of(postgres_server, database)
+    start = source.beginning()
+    emit = "SELECT pg_logical_emit_message(true, 'raw', E'{\\r\\n\"a\":\\n\"b\\\\n\"}')"
+    execute(postgres_server, emit, database=database)
+    (row,) = rows(source, start)
+    assert (json.loads(row["after"]), len(row["after"].splitlines())) == ({"a": "b\n"}, 1)
+
+
 def test_messages_of_a_database_in_another_encoding_are_read(
     postgres_server: Server, latin: str
 ) -> None:

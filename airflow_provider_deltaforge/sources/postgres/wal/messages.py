@@ -115,14 +115,15 @@ class LogicalMessage:
 
     @property
     def json(self) -> bytes | None:
-        """The content as JSON text in UTF-8; None if it is no JSON."""
+        """The content as JSON text in UTF-8, on one line; None if it is no JSON."""
         for encoding in (self.encoding, "utf-8"):
             try:
                 text = self.content.decode(encoding or "utf-8").encode()
                 orjson.loads(text)
             except ValueError:
                 continue
-            return text.strip()
+            # Between its parts only; in its strings they are escaped.
+            return text.strip().replace(b"\r", b" ").replace(b"\n", b" ")
         return None
 
     @property
