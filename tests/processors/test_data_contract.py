@@ -192,6 +192,10 @@ class TestViolations:
         assert [one.event_row for one in done.rejections] == [1]
 
 
+TEXT_BODY = {"body": {"type": "string"}}
+ID_BODY = {"required": ["id", "body"]}
+
+
 class TestSchema:
     SCHEMA: ClassVar = {
         "type": "object",
@@ -231,6 +235,58 @@ class TestSchema:
         unchanged = {"_unchanged": True}
         rows = rows_of({"id": 1, "lines": unchanged, "note": unchanged}, {"lines": unchanged})
         done = contract(schema=self.SCHEMA).process(rows)
+        assert [one.event_row for one in done.rejections] == [1]
+
+    @pytest.mark.parametrize(
+        ("schema", "broken"),
+        [
+            ({"type": "object", "required": ["id", "body"]}, {}),
+            (
+                {
+                    "$ref": "#/definitions/R%6Fw",
+                    "definitions": {"Row": {"required": ["id", "body"], "properties": TEXT_BODY}},
+                },
+                {},
+            ),
+            ({"allOf": [{"required": ["id"]}, {"required": ["body"]}]}, {}),
+            ({"anyOf": [{"required": ["body", "id"]}, {"required": ["text"]}]}, {}),
+            ({"oneOf": [{"required": ["body"]}, {"required": ["text"]}]}, {"text": 1}),
+            ({"minProperties": 2}, {}),
+            ({"maxProperties": 2}, {"id": 1, "more": 2}),
+            ({"dependencies": {"id": ["body", "more"], "more": ["body"]}}, {"id": 1}),
+            ({"dependencies": {"body": ["id"]}}, {}),
+            ({"dependencies": {"body": {"required": ["id"]}}}, {}),
+            (
+                {"if": {"properties": {"id": {"const": 1}}}, "then": {"required": ["body", "id"]}},
+                {},
+            ),
+            (
+                {
+                    "if": {"properties": {"body": {"const": "x"}}},
+                    "then": {"required": ["id"]},
+                    "else": {"properties": {"id": {"type": "integer"}}, "required": ["id"]},
+                },
+                {},
+            ),
+            ({"not": {"properties": TEXT_BODY}, "required": ["id"]}, {}),
+            ({"not": {"required": ["text"]}}, {"text": 1}),
+            (
+                {
+                    "oneOf": [{"properties": {"body": {"const": at}}} for at in (1, 2)],
+                    "minLength": 1,
+                }
+                | {"properties": {"id": {"const": 1}}},
+                {"id": 2},
+            ),
+            ({"allOf": [{"$ref": "#row"}], "definitions": {"r": {"$id": "#row", **ID_BODY}}}, {}),
+        ],
+    )
+    def test_a_column_the_log_did_not_repeat_is_there_wherever_a_schema_asks(self, schema, broken):
+        unchanged = {"_unchanged": True}
+        schema = {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
+        fitting = {"id": 1, "more": 0} if "dependencies" in str(schema) else {"id": 1}
+        rows = rows_of({**fitting, "body": unchanged}, {**broken, "body": unchanged})
+        done = contract(schema=schema).process(rows)
         assert [one.event_row for one in done.rejections] == [1]
 
     def test_an_image_that_is_no_json_breaks_it(self):
