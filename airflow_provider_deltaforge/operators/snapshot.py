@@ -180,11 +180,8 @@ class CopyOperator(PipelineOperator):
     def result(self, context: Mapping[str, Any], store: Store, copy: Copy) -> dict[str, Any]:
         """Return the final counts, and leave copies of them where people look."""
         counts = dict(counts_of(store, copy.name, copy.asked) or {})
-        mirror = mirror_of(store, copy.name)
-        try:
-            publish(variable(copy.name, self.deltaforge_conn_id), mirror)
-        except Exception:  # As with ``keep``: the mirror is for people, and the copy is done.
-            self.log.warning("progress of %s not published", copy.name, exc_info=True)
+        name, mirror = variable(copy.name, self.deltaforge_conn_id), mirror_of(store, copy.name)
+        _publish_if_possible(name, mirror, self.log)
         self.keep(context, "snapshot", counts)
         self.keep_with_outlets(context, "deltaforge_snapshot", counts)
         self.tell_outlets(context, copy.name, copied_rows(arrivals(store, copy.name), counts))
@@ -231,6 +228,13 @@ class CopyOperator(PipelineOperator):
             *watched, request_id=copy.asked, patience_s=patience_s, poll_s=poll_s
         )
         return self.hand_over(context, trigger)
+
+
+def _publish_if_possible(name: str, mirror: Mapping[str, Any], log: Any) -> None:
+    try:
+        publish(name, mirror)
+    except Exception:  # It is for people, and must not fail the copy that it describes.
+        log.warning("%s not written", name, exc_info=True)
 
 
 class DeltaForgeSnapshotOperator(CopyOperator):

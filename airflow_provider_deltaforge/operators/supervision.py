@@ -43,14 +43,7 @@ class SupervisingOperator(LaunchingOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if on_kill not in {"stop", "leave"}:
-            raise ValueError(f"on_kill must be 'stop' or 'leave', got {on_kill!r}")
-        limit = self.execution_timeout
-        if not self.deferrable and limit is not None and (window is None or limit <= window):
-            raise ValueError(
-                f"execution_timeout: {limit} ends the task before its window ({window}) is over; "
-                "make it longer than `window`, or leave deferrable=True"
-            )
+        _check_arguments(on_kill, window, None if self.deferrable else self.execution_timeout)
         self.window = window
         self.kill_policy = on_kill
         self.poll_interval = poll_interval
@@ -137,3 +130,13 @@ class SupervisingOperator(LaunchingOperator):
         watched = (self.deltaforge_conn_id, watch.as_dict(), resubmit_at_ms, self.kill_policy)
         trigger = StreamTrigger(*watched, self.poll_interval.total_seconds())
         return self.hand_over(context, trigger)
+
+
+def _check_arguments(on_kill: str, window: timedelta | None, limit: timedelta | None) -> None:
+    if on_kill not in {"stop", "leave"}:
+        raise ValueError(f"on_kill must be 'stop' or 'leave', got {on_kill!r}")
+    if limit is not None and (window is None or limit <= window):
+        raise ValueError(
+            f"execution_timeout: {limit} ends the task before its window ({window}) is over; make "
+            "it longer than `window`, or leave deferrable=True"
+        )
