@@ -32,7 +32,8 @@ can take are refused, all at once, each with its line. `${VAR}` and `${VAR:-defa
 the environment of the process that opens the connection; the stored document keeps them as written.
 `metadata.name`, `metadata.tenant` and ids cannot hold variables, and scripts (`inline`) are not
 touched. `${source.table}`, `${after.id}` and other fields of the event are filled in per event, in
-sinks, processors and `sharding.key` only.
+templates only: where a sink writes to, its `key`, the `topic` and `key` of an outbox, and
+`sharding.key`. Elsewhere, what follows `${` is one of those two forms, or the document is refused.
 
 What is marked *not in this release* is checked like everything else, and refused when the pipeline
 starts. So is, whatever the plug-in, a `delivery.parallelism` above 1 that nothing in the document
