@@ -219,6 +219,8 @@ def test_a_batch_may_be_dropped_whole():
     [
         ({"path": "x", "op": "eq"}, "needs a 'value'"),
         ({"path": "x", "op": "in", "value": "a"}, "needs a list"),
+        ({"path": "x", "op": "in", "value": []}, "'in' never holds with an empty list"),
+        ({"path": "x", "op": "not_in", "value": []}, "'not_in' always holds with an empty list"),
         ({"path": "x", "op": "gt", "value": True}, "needs a number or text"),
         ({"path": "x", "op": "gt", "value": float("inf")}, "finite"),
         ({"path": "x", "op": "exists", "value": 1}, "takes no 'value'"),

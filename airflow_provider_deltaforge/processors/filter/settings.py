@@ -79,6 +79,9 @@ class Condition(Settings):
         _check_json(self.value)
         if self.op in {"in", "not_in"} and not isinstance(self.value, list):
             raise ValueError(f"comparison {self.op!r} needs a list as its 'value'")
+        if self.op in {"in", "not_in"} and not self.value:
+            what = "never" if self.op == "in" else "always"
+            raise ValueError(f"comparison {self.op!r} {what} holds with an empty list; name values")
         if self.op in _ORDERS and (
             isinstance(self.value, bool) or not isinstance(self.value, int | float | str)
         ):
