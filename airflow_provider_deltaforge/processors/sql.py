@@ -42,6 +42,8 @@ _SETTABLE = {
 }
 _READ_ONLY = ("tx_id", "event_id", "schema_version", "schema_sequence", "ddl", "synthetic")
 _STOPPED = "the query was stopped: the stream ends"
+_DAY_MS = 86_400_000
+_TIB_MB = 2**20
 _POLL_S = 0.05
 _CLOSE_TRIES = 100
 _ROW_KINDS = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT"})
@@ -63,9 +65,9 @@ _CLOSED = {
 class QueryLimits(Settings):
     """What the query may use."""
 
-    mem_mb: PositiveInt = Field(default=256, ge=16)
+    mem_mb: PositiveInt = Field(default=256, ge=16, le=_TIB_MB)
     """Memory of the engine, in MiB."""
-    timeout_ms: PositiveInt = 10_000
+    timeout_ms: PositiveInt = Field(default=10_000, le=_DAY_MS)
     """Wall-clock time for one batch, in milliseconds, the search for bad rows included."""
 
 

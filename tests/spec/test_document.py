@@ -377,3 +377,19 @@ def test_other_archives_are_taken(directory):
     text = document(spec=f"archive: {{directory: '{directory}'}}")
 
     assert load(text, {}).spec.archive.directory == directory
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        *(("javascript, inline: 'e => e'", key) for key in ("cpu_ms", "timeout_ms", "mem_mb")),
+        *(("sql, query: select 1", key) for key in ("timeout_ms", "mem_mb")),
+    ],
+)
+def test_a_limit_beyond_what_clocks_and_memory_count_is_refused(kind, key):
+    text = document(spec=f"processors: [{{type: {kind}, limits: {{{key}: {10**13}}}}}]")
+
+    (problem,) = check(text, {})
+
+    assert problem.key == f"spec.processors[0].limits.{key}"
+    assert "less than or equal to" in problem.message

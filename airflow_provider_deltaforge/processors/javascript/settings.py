@@ -9,17 +9,19 @@ from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.spec.settings import Settings
 
+_DAY_MS = 86_400_000
+_TIB_MB = 2**20
 _WORKER = "airflow_provider_deltaforge.processors.javascript.worker:ScriptWorker"
 
 
 class ScriptLimits(Settings):
     """What one call of the script may use; a call that uses more is ended."""
 
-    cpu_ms: PositiveInt = 50
+    cpu_ms: PositiveInt = Field(default=50, le=_DAY_MS)
     """Processor time, in milliseconds."""
-    mem_mb: PositiveInt = 128
+    mem_mb: PositiveInt = Field(default=128, le=_TIB_MB)
     """Memory of the script's heap, in MiB; with its array buffers, 64 more."""
-    timeout_ms: PositiveInt = 500
+    timeout_ms: PositiveInt = Field(default=500, le=_DAY_MS)
     """Wall-clock time, in milliseconds."""
 
 
