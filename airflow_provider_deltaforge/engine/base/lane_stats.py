@@ -104,7 +104,7 @@ class LaneStats:
                 continue  # Taken out of the document since.
             state.counted = state.counted.model_copy(update=sink.counted())
             if sink.status in ("behind", "catching_up"):
-                state.status_since_ms = sink.since_ms
+                state.status_since_ms, state.former_s = sink.since_ms, sink.behind_s or 0.0
         self.processors.add(counted.pop("processors"), known_only=True)
         self.dead_letters.add(counted.pop("dlq"))
         archived = counted.pop("archive")
@@ -157,15 +157,23 @@ class LaneStats:
         """
         with self._lock:
             state = self.sinks.setdefault(sink_id, SinkStats())
-            if status == "running":
-                state.status_since_ms = None
-            elif state.status_since_ms is None or status == "given_up":
-                state.status_since_ms = int(time.time() * 1000)
             state.status = status
             if status == "running":
-                state.last_error, state.lacks_ms = None, None
-            elif lacks_ms is not None:
+                state.joins()
+                return
+            if state.status_since_ms is None or status == "given_up":
+                state.status_since_ms = int(time.time() * 1000)
+            if status == "given_up":
+                state.former_s, state.caught_up_since_s = 0.0, None
+            if lacks_ms is not None:
                 state.lacks_ms = lacks_ms
+
+    def counts_behind(self, sink_id: str) -> None:
+        """Count from now on for how long a sink is caught up."""
+        with self._lock:
+            state = self.sinks.setdefault(sink_id, SinkStats())
+            if state.caught_up_since_s is None:
+                state.caught_up_since_s = time.monotonic()
 
     def show_rewind(self, sink_id: str, rewind: str | None) -> None:
         """Note that a sink is given a part of the log again, in words, or (None) that it is not."""
@@ -184,8 +192,14 @@ class LaneStats:
             state.status_since_ms = since_ms
             state.last_error = LastError(why, "given_up", since_ms)
 
-    def lag_of(self, sink_id: str, *, unread: bool = False) -> int | None:
-        """Return for how long a sink has lacked what it lacks, in ms; None if that is unknown.
+    def lacks_ms(self, sink_id: str) -> int | None:
+        """Return when the oldest event was committed that a sink lacks, if that is known."""
+        with self._lock:
+            state = self.sinks.get(sink_id)
+            return None if state is None else state.lacks_ms
+
+    def lacking_s(self, sink_id: str, *, unread: bool = False) -> float | None:
+        """Return for how long a sink has lacked what it lacks; None if that is unknown.
 
         Not longer than it has been behind: the log itself may be read late.
 
@@ -195,12 +209,9 @@ class LaneStats:
         """
         with self._lock:
             state = self.sinks.get(sink_id)
-            if state is None or state.status_since_ms is None:
+            if state is None or (state.lacks_ms is None and not unread):
                 return None
-            if state.lacks_ms is None and not unread:
-                return None
-            since_ms = max(state.lacks_ms or 0, state.status_since_ms)
-            return max(0, int(time.time() * 1000) - since_ms)
+            return min(state.behind_s, time.time() - (state.lacks_ms or 0) / 1000)
 
     @property
     def lagging(self) -> list[str]:

@@ -27,6 +27,21 @@ class SinkStats:
     """When the oldest event was committed that a sink lacks which is behind."""
     rewind: str | None = None
     """What of the log it is given again, in words."""
+    former_s: float = 0.0
+    """For how long former lanes have caught it up since it fell behind."""
+    caught_up_since_s: float | None = None
+    """Since when this lane does, by the monotonic clock."""
+
+    @property
+    def behind_s(self) -> float:
+        """For how long lanes have caught it up since it fell behind."""
+        since_s = self.caught_up_since_s
+        return self.former_s + (0.0 if since_s is None else time.monotonic() - since_s)
+
+    def joins(self) -> None:
+        """Note that it goes with the others."""
+        self.status_since_ms = self.last_error = self.lacks_ms = self.caught_up_since_s = None
+        self.former_s = 0.0
 
     def report(self, *, begins: bool) -> SinkProgress:
         """Return a copy of its numbers, with how it stands.
@@ -46,6 +61,8 @@ class SinkStats:
         if self.status != "running":
             report.since_ms = self.status_since_ms
             report.reason = report.reason or self.rewind
+        if self.status in ("behind", "catching_up"):
+            report.behind_s = round(self.behind_s, 3)
         if self.lacks_ms is not None:
             report.lag_ms = max(0, int(time.time() * 1000) - self.lacks_ms)
         return report

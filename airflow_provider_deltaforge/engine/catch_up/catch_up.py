@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
 from airflow_provider_deltaforge.engine.base.retry import retry_until
+from airflow_provider_deltaforge.engine.catch_up.lag_limit import LagLimit
+from airflow_provider_deltaforge.engine.catch_up.own_checkpoint import CatchUpEnded, OwnCheckpoint
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import OF_THE_LANE
 from airflow_provider_deltaforge.engine.catch_up.second_reader import (
     CatchUpContext,
@@ -27,7 +29,6 @@ from airflow_provider_deltaforge.engine.deliver.rewind import ask_rewound
 from airflow_provider_deltaforge.engine.deliver.sink_answers import SinkAnswers
 from airflow_provider_deltaforge.engine.deliver.sink_gap import gap_of, log_gap
 from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkBatch, SinkResult, SinkThread
-from airflow_provider_deltaforge.engine.read.empty_progress import EmptyProgress
 from airflow_provider_deltaforge.errors import (
     DeltaForgeError,
     PositionLostError,
@@ -38,7 +39,6 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
 from airflow_provider_deltaforge.storage.contract import Write
-from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, StoredPosition
 from airflow_provider_deltaforge.storage.records.rewinds import Rewind, Rewinds
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -76,8 +76,16 @@ class CatchUp:
         rewind: Rewind | None = None,
     ) -> None:
         self._shared = shared
-        self._rewind, self._covers = rewind, shared.context.pipeline.spec.source.covers
-        self._furthest, self._moved_s = at, time.monotonic()
+        source = shared.context.pipeline.spec.source
+        self._rewind, self._covers = rewind, source.covers
+        self._lag_limit = LagLimit(
+            sink,
+            source,
+            shared.stats,
+            at,
+            is_rewound=rewind is not None,
+            has_failed=waits or pending is not None,
+        )
         self._sink, self._id, self._sink_thread = sink, sink.id, sink_thread
         self._pending, self._waits = pending, waits
         self._ending = threading.Event()
@@ -136,6 +144,7 @@ class CatchUp:
             raise
         except Exception as error:  # noqa: BLE001 - tried again; the lane goes on meanwhile
             _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
+            self._lag_limit.has_failed = True
             self._tell(error)
             self._shared.rejoin_point.strays(self._id)
             self._shared.stats.set_status(self._id, "behind")
@@ -241,6 +250,7 @@ class CatchUp:
         while (outcome := self._sink_thread.result(_POLL_S)) is None:
             self._check()
             if self._sink_thread.failing:
+                self._lag_limit.has_failed = True
                 self._shared.stats.set_status(self._id, "behind")
                 self._shared.rejoin_point.strays(self._id)
         if outcome.error is not None and self._is_over():
@@ -252,7 +262,7 @@ class CatchUp:
         refused = [*self._held(batch), *outcome.durable()]
         self._dead_letters.take(batch.of_sink, batch.source.rows, {self._id: refused})
         reach(CrashPoint.CAUGHT_UP_WRITTEN)
-        self._moved_s = time.monotonic()
+        self._lag_limit.moved()
         self._tell(None)
         self._shared.stats.caught_up(self._id, None, batch.rendered.taken(self._id, refused))
         self._shared.stats.set_status(self._id, "catching_up", batch.last_ms)
@@ -287,19 +297,11 @@ class CatchUp:
         """See whether the sink is to be given up, or the lane ends."""
         if self._is_over():
             raise CatchUpEnded
-        lag_ms = self._shared.stats.lag_of(self._id, unread=unread)
-        if self._rewind is not None:  # How old the changes are says nothing here.
-            lag_ms = self._stuck_ms()
-        why = self.unwanted or _too_late(self._sink, lag_ms)
+        lane_at = self._shared.rejoin_point.at
+        too_late = self._lag_limit.exceeded(self._own.reached, lane_at, unread=unread)
+        why = self.unwanted or too_late
         if why is not None:
             raise PositionLostError(why)
-
-    def _stuck_ms(self) -> int:
-        """Return for how long a sink has come no further, although it lacks something."""
-        reached, lane_at = self._own.reached, self._shared.rejoin_point.at
-        if not self._covers(self._furthest, reached) or self._covers(reached, lane_at):
-            self._furthest, self._moved_s = reached, time.monotonic()
-        return int((time.monotonic() - self._moved_s) * 1000)
 
     def _give_up(self, error: PositionLostError) -> None:
         """Record what the sink lacks from here on; nothing is kept for it any more."""
@@ -354,97 +356,3 @@ class CatchUp:
             if self._is_over():
                 raise CatchUpEnded from None
             raise
-
-
-def _too_late(sink: Sink, lag_ms: int | None) -> str | None:
-    """Return why a sink that lacks changes for so long is to be given up, or None."""
-    limit_s = sink.lag_limit_secs
-    if not limit_s or lag_ms is None or lag_ms <= limit_s * 1000:
-        return None
-    return f"it has lacked changes for more than {limit_s} s (lag_limit_secs)"
-
-
-class CatchUpEnded(Exception):  # noqa: N818 - not an error: the lane ends
-    """Nothing more is to be done for this sink."""
-
-
-class OwnCheckpoint:
-    """Moves under the lane's fence. Used by the thread that catches the sink up.
-
-    Args:
-        shared: the lane's.
-        sink_id: whose.
-        sink_thread: own the sink's connection.
-        dead_letters: what is set aside for it.
-        at: where it stands.
-        retry: repeats a call to the store while it is away.
-    """
-
-    def __init__(
-        self,
-        shared: CatchUpContext,
-        sink_id: str,
-        sink_thread: SinkThread,
-        dead_letters: DeadLetterQueue,
-        at: Position,
-        retry: Callable[[Callable[[], Any]], Any],
-    ) -> None:
-        context = shared.context
-        self._shared, self._id, self._sink_thread = shared, sink_id, sink_thread
-        self._dead_letters, self._retry = dead_letters, retry
-        source_id = context.pipeline.spec.source.id
-        self._checkpoints = Checkpoints(context.store, context.pipeline.name, source_id)
-        self.empty_progress = EmptyProgress(context.job.tuning.idle_checkpoint_s)
-        """Up to where nothing is for the sink, stored or not."""
-        self.at = at
-        """What is stored of the sink's position."""
-
-    def load(self) -> None:
-        """Read what is stored."""
-        self._retry(self._checkpoints.load)
-        self._retry(self._dead_letters.begin)
-
-    @property
-    def stand(self) -> StoredPosition | None:
-        """Return what is stored, with what the sink is to tell of itself."""
-        return self._checkpoints.stand(self._id)
-
-    @property
-    def reached(self) -> Position:
-        """Return up to where the sink lacks nothing, stored or not."""
-        idle_upto = self.empty_progress.position
-        return self.at if idle_upto is None else idle_upto
-
-    def begin(self, held: tuple[str, ...]) -> None:
-        """Store what the sink tells where a rewind begins."""
-        self.store([self._checkpoints.put(self._id, self.at, held)])
-
-    def keep(self) -> None:
-        """Move over transactions that hold nothing for the sink, but not too often."""
-        if (position := self.empty_progress.due) is not None:
-            self.commit(position)
-
-    def commit(self, position: Position) -> None:
-        """Move, with what is set aside."""
-        self._await_room()
-        self.empty_progress.ends()
-        held = self._sink_thread.holds(self.stand, position)
-        self.store([self._checkpoints.put(self._id, position, held)])
-        self.at = position
-        reach(CrashPoint.CAUGHT_UP_STORED)
-        self._shared.stats.caught_up(self._id, position, None)
-
-    def store_early(self) -> None:
-        """Store what is set aside before the sink holds the rest of its batch."""
-        self._await_room()
-        self.store([])
-
-    def store(self, writes: Sequence[Write]) -> None:
-        """Store, with what is set aside; the lane waits for that."""
-        with self._shared.storing:
-            self._retry(lambda: self._dead_letters.transact(writes))
-            self._retry(self._dead_letters.stored)
-
-    def _await_room(self) -> None:
-        if not self._retry(self._dead_letters.awaits_room):
-            raise CatchUpEnded

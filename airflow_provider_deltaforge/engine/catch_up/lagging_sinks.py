@@ -200,6 +200,7 @@ class LaggingSinks:
     ) -> None:
         self._skip_list.leave(name)
         self._shared.stats.set_status(name, "behind", lacks_ms)
+        self._shared.stats.counts_behind(name)
         if name not in self._rewound:
             _log.warning(
                 "sink %s is behind; the pipeline goes on without it, and it is caught up from %s",

@@ -162,14 +162,21 @@ class SinkProgress(Settings):
     checkpoint_ms: int | None = None
     lag_ms: int | None = None
     """How long ago the oldest event was committed that it lacks; of a sink that is behind."""
+    behind_s: float | None = None
+    """For how long it has been caught up since it fell behind: pauses do not count."""
     events: int = 0
     bytes: int = 0
     batches: int = 0
     retries: int = 0
 
+    @model_serializer(mode="wrap")
+    def _as_stored(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only sinks that are behind have."""
+        return {key: value for key, value in dump(self).items() if key != "behind_s" or value}
+
     def counted(self) -> dict[str, int]:
         """Return the fields that a successor goes on counting from."""
-        judged = {"status", "since_ms", "reason", "error_class", "lag_ms"}
+        judged = {"status", "since_ms", "reason", "error_class", "lag_ms", "behind_s"}
         return self.model_dump(exclude=judged | {"position", "checkpoint_ms"})
 
 
