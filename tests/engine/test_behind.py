@@ -4,6 +4,9 @@ import time
 
 import pytest
 
+from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
+from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
+from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
@@ -242,6 +245,39 @@ def test_sinks_that_are_resumed_while_the_store_fails_have_no_hole_behind_their_
         seen = list(dict.fromkeys(tx for tx, _ in delivered(made, gap.sink)))
         expected = list(range(gap.end["tx"] + 1, ends[gap.sink] + 1))
         assert seen[: len(expected)] == expected
+
+
+def test_a_quorum_that_gives_up_a_second_sink_ends_and_says_what_to_do():
+    slowly = f"rate: 60, started_ms: {int(time.time() * 1000)}, "
+    made = pipeline("commit_policy: {mode: quorum, quorum: 2}", THREE, (), source=slowly)
+    gaps = Gaps(made.store, made.name)
+    made.store.transact([gaps.give_up("three", {"tx": 0}, "gone", "x")])
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "two") > 60)
+    end(made, running)
+    made.want("running")
+    made.log("two").hold()
+    made.store.transact([gaps.rewind("two", {"tx": 5}, (), "a test")])
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "two") in ("behind", "catching_up") and at(made, "two") == 5)
+    here = at(made, "one")
+    wait_until(lambda: at(made, "one") > here + 40)
+    made.store.transact([gaps.wish("two", "give_up", "a test")])
+    outcome = running.end()
+    made.log("two").let_go()
+    assert (outcome.why, outcome.error_class) == ("failed", "position_lost")
+    assert f"deltaforge sinks resume {made.name} two" in outcome.reason
+    assert RunningLane(made).end().error_class == "spec"
+
+
+def test_a_lane_that_lacks_sinks_for_its_quorum_says_so():
+    policy = RequiredSinks(frozenset(), 2)
+    stats = LaneStats({name: SinkStats() for name in THREE}, policy=policy)
+    stats.set_status("two", "given_up")
+    assert stats.blocked_by() is None
+    stats.set_status("three", "given_up")
+    what, error = stats.blocked_by()
+    assert (what, error.error_class) == ("sink three, two", "position_lost")
 
 
 @pytest.mark.parametrize("policy", ["", "commit_policy: {mode: quorum, quorum: 2}"])

@@ -188,6 +188,26 @@ def test_a_sink_that_lost_its_position_alone_stops_the_pipeline_until_somebody_s
     assert pipeline.checkpoints().load() == {"out": {"tx": TRANSACTIONS}}
 
 
+def test_a_quorum_without_two_sinks_that_lost_their_positions_stops_until_one_is_resumed(begun):
+    names = ("one", "two", "three")
+    pipeline = begun(sinks=names, policy="commit_policy: {mode: quorum, quorum: 2}")
+    finish(pipeline, *names)
+    held(pipeline, "two").cursors.clear()
+    held(pipeline, "three").cursors.clear()
+
+    outcome = Running(pipeline).end()
+    assert (outcome.why, outcome.error_class) == ("failed", "position_lost")
+    gaps = Gaps(pipeline.store, pipeline.name)
+    [needed] = [gap.sink for gap in gaps.open().values() if gap.goes_on is not None]
+    assert len(gaps.open()) == 2
+    assert f"`deltaforge sinks resume {pipeline.name} {needed}`" in outcome.reason
+
+    sinks.want(pipeline.store, pipeline.name, needed, "resume", "me")
+    running = Running(pipeline)
+    wait_until(lambda: needed not in gaps.open())
+    assert running.stop().why == "stopped"
+
+
 def test_a_sink_that_has_its_data_again_goes_on(begun):
     pipeline = begun()
     finish(pipeline)

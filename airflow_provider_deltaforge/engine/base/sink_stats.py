@@ -7,11 +7,14 @@ from typing import Literal
 
 from airflow_provider_deltaforge.engine.base.last_error import LastError
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.storage.records.stats import SinkProgress
 
 SinkStatus = Literal["running", "behind", "catching_up", "given_up"]
 """``running``: it takes every batch with the others; else the lane goes on without it."""
+
+
+_NEEDED = "given up, but commit_policy needs it; `deltaforge sinks resume` lets it go on"
 
 
 @dataclass(slots=True)
@@ -73,7 +76,8 @@ def held_up(
 ) -> tuple[str, LastError] | None:
     """Return the sink that a lane waits for, and why, if the lane cannot go on without it.
 
-    Needed ones come first, and what a person has to mend before what may end by itself.
+    Needed ones come first, and what a person has to mend before what may end by itself. Where all
+    that go with the lane are well, and do not suffice, those that were given up are missing.
 
     Args:
         sinks: by id.
@@ -82,8 +86,15 @@ def held_up(
     going = {name: state.last_error for name, state in sinks.items() if state.status == "running"}
     errors = {name: error for name, error in sorted(going.items()) if error is not None}
     required = frozenset() if policy is None else policy.required
-    if not errors or (policy is not None and policy.holds(going.keys() - errors.keys())):
+    if policy is not None and policy.holds(going.keys() - errors.keys()):
         return None
+    if not errors:
+        missing = sorted(name for name, state in sinks.items() if state.status == "given_up")
+        if policy is None or not missing:
+            return None
+        since_ms = max(sinks[name].status_since_ms or 0 for name in missing)
+        lost = LastError(_NEEDED, PositionLostError.error_class, since_ms)
+        return f"sink {', '.join(missing)}", lost
     passing = RetryableError.error_class
     name = min(errors, key=lambda n: (n not in required, errors[n].error_class == passing))
     return f"sink {name}", errors[name]

@@ -39,6 +39,7 @@ from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
 from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.rewinds import Rewind, Rewinds
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -321,9 +322,9 @@ class CatchUp:
         self._tell(error)
         self._ending.set()
         self.given_up = True
-        spec = context.pipeline.spec
-        if not RequiredSinks.of(spec).may_lag(self._id, len(spec.sinks)):
-            name = context.pipeline.name
+        spec, name = context.pipeline.spec, context.pipeline.name
+        given_up = self._retry(Gaps(context.store, name).open)
+        if self._id in RequiredSinks.of(spec).lacks([sink.id for sink in spec.sinks], given_up):
             self._shared.rejoin_point.fail(
                 PositionLostError(
                     f"sink {self._id} was given the log again and cannot be given all of it: "

@@ -132,12 +132,16 @@ def lagging(store: Store, pipeline: Pipeline) -> list[str]:
 
 def show_lagging(store: Store, pipeline: Pipeline, stats: LaneStats) -> None:
     """Show who does not go with the others, before the first word of a lane."""
-    for name in lagging(store, pipeline):
+    behind = lagging(store, pipeline)
+    for name in behind:
         stats.set_status(name, "behind")
     ids = {sink.id for sink in pipeline.spec.sinks}
-    for name, gap in Gaps(store, pipeline.name).open().items():
-        if name in ids:
-            stats.given_up(name, gap.since_ms, gap.why)
+    given_up = {n: gap for n, gap in Gaps(store, pipeline.name).open().items() if n in ids}
+    for name, gap in given_up.items():
+        stats.given_up(name, gap.since_ms, gap.why)
+    absent = Rewinds(store, pipeline.name).running().keys() & set(behind)
+    left = len(ids - absent - given_up.keys())
+    stats.policy = RequiredSinks.of(pipeline.spec).without(absent, left)
 
 
 def _lane_start(

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
@@ -114,6 +114,7 @@ class SinkPositions:
         if not anew:
             self._refuse_others()
         given_up = self._gaps.open()
+        given_up_now = {*given_up}
         writes: list[Write] = []
         lost: list[PositionLostError] = []
         for name, answer in self._found.items():
@@ -128,7 +129,8 @@ class SinkPositions:
                 try:
                     writes += self._compared(compared)
                 except PositionLostError as error:
-                    writes.append(self._given_up(compared, error, lost))
+                    given_up_now.add(name)
+                    writes.append(self._given_up(compared, error, given_up_now, lost))
             elif cursor is not None and not anew:
                 writes += self._unknown(name, cursor)
         self._store(writes)
@@ -340,17 +342,23 @@ class SinkPositions:
         return SinkPosition(begun)
 
     def _given_up(
-        self, compared: _ComparedSink, error: PositionLostError, lost: list[PositionLostError]
+        self,
+        compared: _ComparedSink,
+        error: PositionLostError,
+        given_up: Collection[str],
+        lost: list[PositionLostError],
     ) -> Write:
         """Record what a sink lacks that lost what it held.
 
         Args:
             compared: the sink.
             error: what it has lost.
+            given_up: the sinks that are given up with it.
             lost: gets the reason why the pipeline cannot go on, if it needs the sink.
         """
         pipeline, name, stored = self._context.pipeline.name, compared.sink.id, compared.stored
-        needed = not self._policy.may_lag(name, len(self._context.pipeline.spec.sinks))
+        sink_ids = [sink.id for sink in self._context.pipeline.spec.sinks]
+        needed = name in self._policy.lacks(sink_ids, given_up)
         cursor = compared.answer.cursor
         start = cursor.position if cursor is not None else (stored.begun or {})
         why = redacted(str(error))
