@@ -40,6 +40,8 @@ from airflow_provider_deltaforge.spec.template import ROOTS, Template, without_v
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
+NAME_RULE = "must be 1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
+
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Legal in Kafka topics and file names, and short enough for a prefix and a suffix."""
 
@@ -138,14 +140,14 @@ class Spec(Settings):
 
     @model_validator(mode="after")
     def _check_ids(self) -> "Spec":
+        _check_id(("source", "config", "id"), self.source.id)
         for key, plugins in (("processors", self.processors), ("sinks", self.sinks)):
             seen: set[str] = set()
             for index, plugin in enumerate(plugins):
+                place = (key, index, "config", "id") if key == "sinks" else (key, index, "id")
+                _check_id(place, plugin.id)
                 if plugin.id in seen:
-                    inside = ("config", "id") if key == "sinks" else ("id",)
-                    raise refusal(
-                        (key, index, *inside), f"another of the {key} has the id {plugin.id!r}"
-                    )
+                    raise refusal(place, f"another of the {key} has the id {plugin.id!r}")
                 seen.add(plugin.id)
         return self
 
@@ -277,6 +279,12 @@ class Pipeline(Settings):
                 f"pipeline {self.name!r} asks for what this release does not do; "
                 f"take these out of the document:\n{lines}"
             )
+
+
+def _check_id(key: tuple[str | int, ...], name: str) -> None:
+    """Refuse an id that no file, table or line of a log could hold: state is filed under it."""
+    if re.fullmatch(NAME_PATTERN, name) is None:
+        raise refusal(key, NAME_RULE)
 
 
 def _check_shard(key: tuple[str | int, ...], count: int | None, *, is_key: bool) -> None:

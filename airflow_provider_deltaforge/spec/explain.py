@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.plugins import (
     PluginRegistry,
 )
 from airflow_provider_deltaforge.spec.choice import find
-from airflow_provider_deltaforge.spec.document import NAME_PATTERN, Pipeline
+from airflow_provider_deltaforge.spec.document import NAME_PATTERN, NAME_RULE, Pipeline
 from airflow_provider_deltaforge.spec.yaml_text import Key, Parsed, Problem
 
 SECRET_MIN = 3
@@ -101,7 +101,7 @@ def _sentence(kind: str, message: str, key: Key, data: Any) -> str:
         return _TOO_SHORT
     if kind == "string_pattern_mismatch":
         if NAME_PATTERN in message:
-            return "must be 1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
+            return NAME_RULE
         return message.replace("String should match pattern", "must match the pattern")
     return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
 

@@ -45,6 +45,7 @@ the like see no document: give them the store.
 
 An `id` that is left out becomes the plug-in's type. Two sinks of one type need ids: their
 checkpoints are filed under them. Further processors of one type become `outbox-2`, `outbox-3`.
+Ids hold what names hold: letters, digits, `.`, `_` and `-`, up to 100.
 """
 
 _WORDS: Mapping[Any, str] = {
