@@ -1,5 +1,6 @@
 """A sink that the pipeline goes on without: left, caught up, and taken in again without a hole."""
 
+import threading
 import time
 
 import pytest
@@ -28,7 +29,7 @@ from tests.engine.lagging import (
     whole,
 )
 from tests.engine.running import RunningLane
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def test_the_pipeline_goes_on_without_an_optional_sink_that_is_then_caught_up():
@@ -339,6 +340,35 @@ def test_a_sink_for_which_the_log_cannot_be_opened_is_given_up_in_time(monkeypat
     (gap,) = Gaps(made.store, made.name).all()
     assert (gap.start, "lag_limit_secs" in gap.why) == ({"tx": 3}, True)
     assert end(made, running)["main"] > 100
+
+
+def test_a_sink_is_given_up_as_asked_although_the_lane_ends_before(monkeypatch):
+    reached, let_go = threading.Event(), threading.Event()
+
+    def slow(source, reader):
+        reached.set()
+        assert let_go.wait(PATIENCE_S)
+        raise RetryableError("the source's host does not answer")
+
+    made = pipeline()
+    made.begin_at(main=50, side=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(ScriptedSource, "behind", slow)
+        running = RunningLane(made)
+        assert reached.wait(PATIENCE_S)
+        gaps = Gaps(made.store, made.name)
+        made.store.transact([gaps.wish("side", "give_up", "a test")])
+        here = at(made, "main")
+        wait_until(lambda: at(made, "main") > here + 200)
+        made.want("paused")
+        assert running.end().why == "paused"
+        assert gaps.open() == {}
+        let_go.set()
+    made.want("running")
+    running = RunningLane(made)
+    wait_until(lambda: stood(made, "side") == "given_up")
+    assert (gaps.open()["side"].why, gaps.wishes()) == ("a test gave it up", [])
+    end(made, running)
 
 
 def test_a_wish_that_came_too_late_does_not_give_a_sink_up_later():

@@ -40,6 +40,28 @@ def stood(run):
     return progress.sinks["side"].status if progress and progress.sinks else ""
 
 
+def test_a_driver_killed_as_it_gives_a_sink_up_has_recorded_that_and_done_the_command(tmp_path):
+    side = tmp_path / "side.jsonl"
+    config = f'id: side, path: "{side}", required: false, lag_limit_secs: 0'
+    run = ScriptedRun(tmp_path, more=f"    - {{type: file, config: {{{config}}}}}")
+    run.begin_at(0)
+    checkpoints = Checkpoints(run.store, NAME, f"{NAME}-source")
+    run.store.transact([checkpoints.put("side", {"tx": 0})])
+    taken, gaps = Taken(side), Gaps(run.store, NAME)
+    driver = run.start(hold=(CrashPoint.SINK_GIVEN_UP, 1))
+    wait_until(lambda: stood(run) == "behind")
+    run.store.transact([gaps.wish("side", "give_up", "a test")])
+    kill(run.wait_held(driver))
+    driver.wait()
+    taken.let_go()
+    assert (gaps.open()["side"].why, gaps.wishes()) == ("a test gave it up", [])
+
+    driver = run.start()
+    run.wait_delivered(driver)
+    assert run.stop(driver) == 0
+    assert [gap.sink for gap in gaps.all()] == ["side"]
+
+
 @pytest.mark.parametrize("crash_point", sorted(OF_LAGGING, key=str), ids=lambda point: point.value)
 def test_a_driver_killed_with_a_sink_behind_leaves_no_hole(crash_point, tmp_path):
     side = tmp_path / "side.jsonl"

@@ -38,8 +38,7 @@ from airflow_provider_deltaforge.errors import (
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import Sink
-from airflow_provider_deltaforge.storage.contract import Write
-from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.gaps import Gaps, SinkCommand
 from airflow_provider_deltaforge.storage.records.rewinds import Rewind, Rewinds
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -91,7 +90,8 @@ class CatchUp:
         self._pending, self._waits = pending, waits
         self._ending = threading.Event()
         self.given_up = False
-        self.unwanted: str | None = None  # Why somebody wants the sink to be given up.
+        self.unwanted: SinkCommand | None = None
+        """Somebody's command to give the sink up."""
         self._dead_letters = DeadLetterQueue(
             shared.context,
             shared.stats.dead_letters,
@@ -300,14 +300,17 @@ class CatchUp:
             raise CatchUpEnded
         lane_at = self._shared.rejoin_point.at
         too_late = self._lag_limit.exceeded(self._own.reached, lane_at, unread=unread)
-        why = self.unwanted or too_late
+        why = too_late if self.unwanted is None else f"{self.unwanted.by} gave it up"
         if why is not None:
             raise PositionLostError(why)
 
     def _give_up(self, error: PositionLostError) -> None:
         """Record what the sink lacks from here on; nothing is kept for it any more."""
-        context = self._shared.context
-        writes: list[Write] = [gap_of(context, self._id, self.at, error)]
+        context, command = self._shared.context, self.unwanted
+        gaps = Gaps(context.store, context.pipeline.name)
+        writes = [gap_of(context, self._id, self.at, error)]
+        if command is not None:
+            writes += gaps.granted(command)
         if self._rewind is not None:
             rewinds = Rewinds(context.store, context.pipeline.name)
             writes.append(rewinds.end(self._rewind, redacted(str(error))))
@@ -323,7 +326,7 @@ class CatchUp:
         self._ending.set()
         self.given_up = True
         spec, name = context.pipeline.spec, context.pipeline.name
-        given_up = self._retry(Gaps(context.store, name).open)
+        given_up = self._retry(gaps.open)
         if self._id in RequiredSinks.of(spec).lacks([sink.id for sink in spec.sinks], given_up):
             self._shared.rejoin_point.fail(
                 PositionLostError(
