@@ -159,10 +159,15 @@ class Renderer:
         messages, rows, unwritten = self._encoded(messages, bodies)
         if self._tombstones:
             messages = self._with_tombstones(messages, pc.equal(rows["op"].cast(pa.utf8()), "d"))
-        if (kept := self._sink.keeps_order_of) != "all":
-            groups = order_groups(messages, events, by_keys=kept == "keys")
-            messages = replace(messages, order_groups=groups)
-        return messages, rejections + unwritten
+        return self._grouped(messages, events), rejections + unwritten
+
+    def _grouped(self, messages: Messages, events: pa.RecordBatch) -> Messages:
+        """Say what has to stay in order to a sink that does not keep all of it."""
+        kept = self._sink.keeps_order_of
+        if kept == "all":
+            return messages
+        groups = order_groups(messages, events, by_keys=kept == "keys")
+        return replace(messages, order_groups=groups)
 
     def topics(self, rows: pa.RecordBatch) -> pa.DictionaryArray:
         """Return where each of a batch's events goes; empty for one that cannot be placed."""

@@ -113,10 +113,10 @@ def _spans(
     column = messages.groups().take(pa.array(rows))
     alone, groups = np.asarray(column.is_null()), np.asarray(pc.fill_null(column, -1))
     by_group = np.argsort(groups, kind="stable")
-    one, next_one = by_group[:-1], by_group[1:]
-    elsewhere = (groups[one] == groups[next_one]) & (codes[one] != codes[next_one])
+    earlier, later = by_group[:-1], by_group[1:]
+    elsewhere = (groups[earlier] == groups[later]) & (codes[earlier] != codes[later])
     former = np.full(len(rows), -1)
-    former[next_one[elsewhere]] = one[elsewhere]
+    former[later[elsewhere]] = earlier[elsewhere]
     begins = np.zeros(len(rows), np.intp)
     begins[1:] = alone[1:] != alone[:-1]
     start = 0
