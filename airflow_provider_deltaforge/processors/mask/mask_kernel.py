@@ -135,7 +135,10 @@ def _match(
 
 @kernel
 def _may_hold_json(data, at, stop):
-    """Return whether a value is text that may hold an object, an array, or a text of one."""
+    """Return whether a value is text that may hold an object, an array, or a text of one.
+
+    Decoded it is shorter, so it ends however often JSON was put into text.
+    """
     if at >= stop or data[at] != QUOTE:
         return False
     at = skip_space(data, at + 1, stop)
@@ -144,13 +147,14 @@ def _may_hold_json(data, at, stop):
 
 @kernel
 def _note(found, deeper, count, row, begin, end, hit, members, active):
-    """Note a value, if there is room, and which paths go on in it."""
+    """Note a value, if there is room, and which paths go on in it; return how many there are."""
     if count < len(found):
         found[count, 0], found[count, 1], found[count, 2], found[count, 3] = row, begin, end, hit
         deeper[count] = False
         if hit < NONE:
             for i in range(len(members)):
                 deeper[count, members[i]] = active[i]
+    return count + 1
 
 
 @kernel
@@ -190,21 +194,16 @@ def find(
         mine = members[firsts[sets[row]] : firsts[sets[row] + 1]]
         stop = np.int64(offsets[row + 1])
         at = skip_space(text, np.int64(offsets[row]), stop)
-        before = count
-        depth = -1
+        before, depth, active[0] = count, -1, True
         if at < stop and text[at] in (OPEN_OBJECT, _OPEN_ARRAY):
             depth = 0
             is_object[0], fresh[0], level[0] = text[at] == OPEN_OBJECT, True, 0
-            active[0] = True
             at += 1
         else:
             value = at
             at = skip_value(text, at, stop, limit, stack)
             if at >= 0 and _may_hold_json(text, value, at):
-                # Decoded it is shorter, also where a text holds a text: that ends.
-                active[0] = True
-                _note(found, deeper, count, row, value, at, NONE - 1, mine, active[0])
-                count += 1
+                count = _note(found, deeper, count, row, value, at, NONE - 1, mine, active[0])
         while depth >= 0:
             at = skip_space(text, at, stop)
             if at >= stop:
@@ -252,8 +251,7 @@ def find(
             if hit < 0 and inside and _may_hold_json(text, value, at):
                 hit = NONE - 1 - level[inner]
             if hit != NONE:
-                _note(found, deeper, count, row, value, at, hit, mine, active[inner])
-                count += 1
+                count = _note(found, deeper, count, row, value, at, hit, mine, active[inner])
         if faults[row] == 0 and (at < 0 or skip_space(text, at, stop) != stop):
             faults[row] = BROKEN
         if faults[row]:
