@@ -257,7 +257,8 @@ class Fleet:
         while not self._leaving.is_set():
             try:
                 store = self._location.open()
-            except RetryableError:
+            except DeltaForgeError as error:  # Its driver goes on, whatever is wrong here.
+                _log.warning("%s is not watched for a moment: %s", job.name, redacted(str(error)))
                 self._leaving.wait(1.0)
                 continue
             try:

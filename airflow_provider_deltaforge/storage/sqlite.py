@@ -38,11 +38,14 @@ T = TypeVar("T")
 _BUSY_TIMEOUT_S = 15.0
 _TYPES = {"text": "TEXT", "blob": "BLOB", "serial": "INTEGER PRIMARY KEY AUTOINCREMENT"}
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
-_REFUSED = ("readonly", "unable to open", "not authorized", "access permission")
+_REFUSED = ("readonly", "not authorized", "access permission")
+_UNOPENED = "unable to open"
+"""What SQLite says of a file that it may not open, and if the process has no file handle left."""
 _BROKEN = ("not a database", "malformed", "no such table", "no such column", "unsupported file")
 
 _LOOK = "; check that no frozen process holds it, and that its disk has room"
 _AWAY = (errno.ENOENT, errno.ENOTDIR, errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENXIO)
+_NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 _CLOCK_MS = 2
 """How far SQLite's clock, a floating-point number of days, may differ from ours."""
 
@@ -222,6 +225,8 @@ class SqliteStore(SqlStore):
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self._path, flags, 0o600))
         except OSError as error:
+            if error.errno in _NO_HANDLES:
+                raise RetryableError(f"the state file {self._path}: {error.strerror}") from error
             raise AccessError(
                 f"the state file {self._path} cannot be opened for writing: {error.strerror}; give "
                 "this user the right to, or name another path"
@@ -399,11 +404,19 @@ def _sql(statement: str) -> str:
     return statement.replace("now_ms()", _NOW)
 
 
+def _may_write(path: Path) -> bool:
+    """Return whether this user may write a store's files, and make them."""
+    files = [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")]
+    may_make = os.access(path.parent, os.W_OK | os.X_OK)
+    return may_make and all(os.access(f, os.R_OK | os.W_OK) for f in files if f.exists())
+
+
 def _translated(error: sqlite3.Error, path: Path) -> DeltaForgeError:
     text = str(error)
     if isinstance(error, sqlite3.ProgrammingError):
         return FatalError(f"the state file {path} refused a statement: {text}")
-    if any(word in text for word in _REFUSED):
+    is_refused = _UNOPENED in text and not _may_write(path)
+    if is_refused or any(word in text for word in _REFUSED):
         return AccessError(f"the state file {path}: {text}; give this user the right to write it")
     if any(word in text for word in _BROKEN):
         return FatalError(f"{path} is not a healthy state file: {text}; restore it from a backup")

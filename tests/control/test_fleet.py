@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.control.fleet import Fleet
 from airflow_provider_deltaforge.control.launching.contract import JobState, LaunchSpec
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
 from tests.control.bench import DOCUMENT, job_of, wait_until
@@ -32,13 +32,29 @@ class _Full:
         return self._backend.submit(job)
 
 
+class _RefusedOnce:
+    """The address of a store that refuses once to be opened."""
+
+    def __init__(self, location):
+        self._location, self.refused = location, False
+
+    def __getattr__(self, name):
+        return getattr(self._location, name)
+
+    def open(self):
+        if not self.refused:
+            self.refused = True
+            raise AccessError("too many open files")
+        return self._location.open()
+
+
 @pytest.fixture
 def fleet(dsn, store, backend):
     made = []
 
-    def fleet(backend=backend, behaviour="run"):
+    def fleet(backend=backend, behaviour="run", location=None):
         job = LaunchSpec("", 0, "stream_job.py", dsn, environment={"FAKE_DRIVER": behaviour})
-        made.append(Fleet(StoreLocation.from_dsn(dsn), backend, job))
+        made.append(Fleet(location or StoreLocation.from_dsn(dsn), backend, job))
         return made[-1]
 
     pipelines.apply(store, DOCUMENT)
@@ -73,6 +89,14 @@ def test_a_driver_that_failed_for_good_is_left_and_may_be_started_again(fleet, s
     assert status(store, "orders", backend).restarts == 0
     fleet().start(store, "orders")
     wait_until(lambda: status(store, "orders", backend).status == "running")
+
+
+def test_a_driver_is_watched_although_the_store_could_not_be_opened_for_a_moment(fleet, store, dsn):
+    location = _RefusedOnce(StoreLocation.from_dsn(dsn))
+    kept = fleet(behaviour="fail:position_lost", location=location)
+    kept.start(store, "orders")
+    wait_until(lambda: kept.given_up() == ["orders"])
+    assert location.refused
 
 
 def test_of_two_fleets_the_one_that_came_last_keeps_the_pipeline(fleet, store, backend):

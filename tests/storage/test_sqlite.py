@@ -2,6 +2,8 @@
 
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -91,3 +93,40 @@ def test_a_directory_that_cannot_be_made_is_an_access_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AccessError, match="cannot be opened"):
         SqliteStore(tmp_path / "file" / "state.db", create=True)
+
+
+NO_HANDLES = """
+import resource, sys
+from airflow_provider_deltaforge.errors import DeltaForgeError
+from airflow_provider_deltaforge.storage.sqlite import SqliteStore
+
+store = SqliteStore(sys.argv[1])
+store.close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+held = []
+try:
+    while True:
+        held.append(open("/dev/null"))
+except OSError:
+    pass
+calls = [
+    lambda: store.put("checkpoints", "a", b"2"),
+    lambda: store.get("checkpoints", "a"),
+    lambda: SqliteStore(sys.argv[1]),
+    lambda: SqliteStore(sys.argv[1] + ".new", create=True),
+]
+for call in calls:
+    try:
+        call()
+    except DeltaForgeError as error:
+        print(error.error_class)
+del held
+print(store.get("checkpoints", "a"))
+"""
+
+
+def test_a_process_without_file_handles_may_try_again(tmp_path):
+    SqliteStore(tmp_path / "state.db", create=True).put("checkpoints", "a", b"1")
+    command = [sys.executable, "-c", NO_HANDLES, str(tmp_path / "state.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["retryable"] * 4 + ["b'1'"]
