@@ -212,6 +212,26 @@ def test_a_sink_that_holds_the_position_is_given_nothing_twice(gate, monkeypatch
     assert [gate[name].in_order() for name in made.sinks] == [True, True]
 
 
+def test_a_sink_that_holds_a_part_of_a_transaction_does_not_join_in_front_of_it(gate, monkeypatch):
+    # Batches of 30 events end inside a transaction, and then behind the third one.
+    settings = {"rows": 20, "sinks": ("main", "side"), "batch": "respect_source_tx: false, "}
+    made = exact_pipeline(monkeypatch, optional=("side",), transactions=12, sink=SINK, **settings)
+    made.begin_at(main=3, side=0)
+    gate["main"].errors, gate["main"].error = [None], AWAY
+    gate["side"].errors, gate["side"].error = [None] * 4, AWAY
+    running = RunningLane(made)
+    wait_until(lambda: at(made, "side") == 6 and gate["side"].asked[-1][0] > 6)
+    gate["main"].errors = [None]
+    wait_until(lambda: at(made, "main") == 6)
+    gate["side"].error = None
+    wait_until(lambda: len(held(made, "side").ids) > 6 * 20)
+    gate["main"].error = None
+    wait_until(lambda: at(made, "side") == at(made, "main") == 12)
+    end(made, running)
+    assert len(held(made, "side").ids) == len(set(held(made, "side").ids)) == 12 * 20
+    assert len(held(made, "main").ids) == len(set(held(made, "main").ids)) == 9 * 20
+
+
 def test_what_cannot_be_encoded_for_a_sink_that_was_behind_is_set_aside_once(gate):
     made = growing(transactions=60, source="", journal="enabled: true")
     gate["side"].refuses = lambda row: row["row"] == 1

@@ -88,6 +88,8 @@ class CatchUp:
         )
         self._sink, self._id, self._sink_thread = sink, sink.id, sink_thread
         self._pending, self._waits = pending, waits
+        self._inside = False
+        """The sink may hold a part of a transaction behind its checkpoint."""
         self._ending = threading.Event()
         self.given_up = False
         self.unwanted: SinkCommand | None = None
@@ -195,7 +197,7 @@ class CatchUp:
 
     def _end_pending(self, pending: RenderedBatch) -> None:
         """Finish the batch that the sink's thread is still trying."""
-        self._pending = None
+        self._pending, self._inside = None, True
         deferred = self._id in pending.rendered.deferred
         if pending.continues and (deferred or not self._sink_thread.is_exact):
             self._awaited().durable()  # All of the transaction is read again.
@@ -208,7 +210,9 @@ class CatchUp:
         if batch.source.rows.num_rows == 0:
             if batch.source.position is not None:
                 self._own.empty_progress.passes(batch.source.position)
+                self._inside = False
             return
+        self._inside = True
         self._shared.stats.set_status(self._id, "catching_up", batch.first_ms)
         if (deferred := batch.rendered.deferred.get(self._id)) is not None:
             self._sink_thread.submit(deferred)
@@ -268,6 +272,7 @@ class CatchUp:
         self._shared.stats.caught_up(self._id, None, batch.rendered.taken(self._id, refused))
         self._shared.stats.set_status(self._id, "catching_up", batch.last_ms)
         self._own.empty_progress.ends()
+        self._inside = batch.source.position is None
         if batch.source.position is not None:
             self._own.commit(batch.source.position)
             self._shared.rejoin_point.comes(self._id, batch.last_ms)
@@ -288,6 +293,8 @@ class CatchUp:
         ):
             return False
         exact = self._sink_thread.is_exact
+        if exact and self._inside:
+            return False  # The lane would give it that part again.
         if not self._shared.rejoin_point.holds(position, exact=exact):
             return False
         if position != self.at:
