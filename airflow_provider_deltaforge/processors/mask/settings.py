@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt, SecretStr, field_validator, model_validator
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.schema import TableSchema
+from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.plugins import load_object
 from airflow_provider_deltaforge.processors.contract import Processor, Worker
 from airflow_provider_deltaforge.processors.mask.patterns import fits_column, parts_of
@@ -82,7 +82,7 @@ class Mask(Processor):
     def unmatched(self, tables: Sequence[TableSchema]) -> Sequence[str]:
         """Return the patterns that no column of a captured table fits, or only bytes do."""
         columns = [
-            ((_qualifiers(table), table.table, column.name), column.data_type in _BYTES)
+            ((_qualifiers(table), table.table, column.name), _holds_bytes(column))
             for table in tables
             for column in table.columns
         ]
@@ -116,6 +116,12 @@ class Mask(Processor):
             )
         worker: Worker = load_object(_WORKER)(self)
         return worker
+
+
+def _holds_bytes(column: Column) -> bool:
+    """Return whether a column is one of bytes; SQLite's columns without a type hold anything."""
+    is_untyped = column.data_type == "blob" and not column.column_type
+    return column.data_type in _BYTES and not is_untyped
 
 
 def _qualifiers(table: TableSchema) -> list[str]:

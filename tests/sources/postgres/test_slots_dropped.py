@@ -22,7 +22,7 @@ def command(postgres_server, database, tmp_path):
     """Run a command about the document, which is applied in a state store."""
     file, store = tmp_path / "shop.yaml", f"sqlite:///{tmp_path}/state.db"
     dsn = postgres_server.dsn(database)
-    settings = {"policy": "halt", "tables": '["*"]'}
+    settings = {"policy": "halt", "tables": '["*"]', "create": "true"}
     file.write_text(DOCUMENT.format(name="shop", dsn=dsn, database=database, **settings))
     state = StoreLocation.from_dsn(store).create()
     pipelines.apply(state, file.read_text())
@@ -87,8 +87,9 @@ def test_no_slot_is_dropped_that_an_unread_document_may_name(
     source = source_of(postgres_server, database)
     source.beside("old").beginning()
     state = StoreLocation.from_dsn(f"sqlite:///{tmp_path}/state.db").create()
+    settings = {"policy": "halt", "tables": "[a]", "create": "true"}
     document = DOCUMENT.format(
-        name="other", dsn="${A_DSN}", database="${A_SLOT:-given}", policy="halt", tables="[a]"
+        name="other", dsn="${A_DSN}", database="${A_SLOT:-given}", **settings
     )
     pipelines.apply(state, document)
     state.close()
