@@ -230,7 +230,10 @@ def family(pid: int) -> list[int]:
     while following:
         current = following.pop()
         pids.append(current)
-        for children in Path(f"/proc/{current}/task").glob("*/children"):
+        threads: list[Path] = []
+        with contextlib.suppress(OSError):  # It may end meanwhile, and so may each thread.
+            threads = [*Path(f"/proc/{current}/task").iterdir()]
+        for children in (thread / "children" for thread in threads):
             with contextlib.suppress(OSError):
                 following += [int(child) for child in children.read_text().split()]
     return pids
