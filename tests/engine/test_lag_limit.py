@@ -94,12 +94,12 @@ class _Clock:
 
 
 @pytest.mark.parametrize(
-    ("speed", "has_failed", "is_given_up"),
+    ("speed", "fails", "is_given_up"),
     [(3.0, False, False), (0.5, False, True), (0.0, False, True), (3.0, True, True)],
-    ids=["comes nearer", "falls back", "stands still", "has failed"],
+    ids=["comes nearer", "falls back", "stands still", "fails"],
 )
 def test_a_sink_that_lacks_old_changes_is_given_up_unless_it_comes_nearer(
-    monkeypatch, speed, has_failed, is_given_up
+    monkeypatch, speed, fails, is_given_up
 ):
     clock = _Clock()
     for module in (lag_limit, lane_stats, sink_stats):
@@ -109,7 +109,8 @@ def test_a_sink_that_lacks_old_changes_is_given_up_unless_it_comes_nearer(
     begun_ms = int((clock.now_s - 10 * LIMIT_S) * 1000)
     stats.set_status("side", "behind", begun_ms)
     stats.counts_behind("side")
-    limit = LagLimit(sink, source, stats, {"tx": 0}, is_rewound=False, has_failed=has_failed)
+    stats.report_sink_error("side", AWAY if fails else None)
+    limit = LagLimit(sink, source, stats, {"tx": 0}, is_rewound=False)
     why = None
     for second in range(1, 120):
         clock.now_s += 1

@@ -192,12 +192,6 @@ class LaneStats:
             state.status_since_ms = since_ms
             state.last_error = LastError(why, "given_up", since_ms)
 
-    def lacks_ms(self, sink_id: str) -> int | None:
-        """Return when the oldest event was committed that a sink lacks, if that is known."""
-        with self._lock:
-            state = self.sinks.get(sink_id)
-            return None if state is None else state.lacks_ms
-
     def lacking_s(self, sink_id: str, *, unread: bool = False) -> float | None:
         """Return for how long a sink has lacked what it lacks; None if that is unknown.
 

@@ -78,14 +78,7 @@ class CatchUp:
         self._shared = shared
         source = shared.context.pipeline.spec.source
         self._rewind, self._covers = rewind, source.covers
-        self._lag_limit = LagLimit(
-            sink,
-            source,
-            shared.stats,
-            at,
-            is_rewound=rewind is not None,
-            has_failed=waits or pending is not None,
-        )
+        self._lag_limit = LagLimit(sink, source, shared.stats, at, is_rewound=rewind is not None)
         self._sink, self._id, self._sink_thread = sink, sink.id, sink_thread
         self._pending, self._waits = pending, waits
         self._inside = False
@@ -147,7 +140,6 @@ class CatchUp:
             raise
         except Exception as error:  # noqa: BLE001 - tried again; the lane goes on meanwhile
             _log.warning("sink %s cannot be caught up now: %s", self._id, redacted(str(error)))
-            self._lag_limit.has_failed = True
             self._tell(error)
             self._shared.rejoin_point.strays(self._id)
             self._shared.stats.set_status(self._id, "behind")
@@ -255,7 +247,6 @@ class CatchUp:
         while (outcome := self._sink_thread.result(_POLL_S)) is None:
             self._check()
             if self._sink_thread.failing:
-                self._lag_limit.has_failed = True
                 self._shared.stats.set_status(self._id, "behind")
                 self._shared.rejoin_point.strays(self._id)
         if outcome.error is not None and self._is_over():

@@ -15,8 +15,8 @@ class LagLimit:
     """Of one sink. Used by the thread that catches it up.
 
     Time counts while the sink is caught up, in all lanes together, and by a clock that nobody sets:
-    a pause is not the sink's fault. One that comes nearer, and has not failed in this lane, is left
-    in peace: after a pause, it lacks old changes however well it is.
+    a pause is not the sink's fault. One that works again and comes nearer is left in peace: it
+    lacks old changes however well it is.
 
     Args:
         sink: the description.
@@ -24,7 +24,6 @@ class LagLimit:
         stats: knows for how long the sink has been behind.
         at: where it stands.
         is_rewound: it gets the log again, so how old its changes are says nothing.
-        has_failed: it has failed in this lane.
     """
 
     def __init__(
@@ -35,11 +34,9 @@ class LagLimit:
         at: Position,
         *,
         is_rewound: bool,
-        has_failed: bool,
     ) -> None:
         self._id, self._limit_s = sink.id, sink.lag_limit_secs
         self._covers, self._stats, self._is_rewound = source.covers, stats, is_rewound
-        self.has_failed = has_failed
         self._furthest, self._moved_s = at, time.monotonic()
         self._begun: tuple[int, float] | None = None
 
@@ -62,18 +59,19 @@ class LagLimit:
             lacking_s = self._stats.lacking_s(self._id, unread=unread)
         if not self._limit_s or lacking_s is None or lacking_s <= self._limit_s:
             return None
-        if not (self._is_rewound or unread or self.has_failed or self._is_stuck()):
+        sink = self._stats.sinks[self._id]
+        fails = sink.last_error is not None
+        if not (self._is_rewound or unread or fails or self._is_stuck(sink.lacks_ms)):
             return None
         return f"it has lacked changes for more than {self._limit_s} s (lag_limit_secs)"
 
-    def _is_stuck(self) -> bool:
+    def _is_stuck(self, lacks_ms: int | None) -> bool:
         """Return whether the sink does not move, or moves more slowly than time does."""
-        now_s = time.monotonic()
-        if now_s - self._moved_s > _STUCK_S:
+        now_s, stuck_s = time.monotonic(), min(_STUCK_S, self._limit_s)
+        if now_s - self._moved_s > stuck_s:
             return True
-        lacks_ms = self._stats.lacks_ms(self._id)
         if lacks_ms is None:
             return False
         self._begun = self._begun or (lacks_ms, now_s)
         begun_ms, begun_s = self._begun
-        return now_s - begun_s > max(_STUCK_S, (lacks_ms - begun_ms) / 1000)
+        return now_s - begun_s > max(stuck_s, (lacks_ms - begun_ms) / 1000)
