@@ -169,11 +169,6 @@ class SinkProgress(Settings):
     batches: int = 0
     retries: int = 0
 
-    @model_serializer(mode="wrap")
-    def _as_stored(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what only sinks that are behind have."""
-        return {key: value for key, value in dump(self).items() if key != "behind_s" or value}
-
     def counted(self) -> dict[str, int]:
         """Return the fields that a successor goes on counting from."""
         judged = {"status", "since_ms", "reason", "error_class", "lag_ms", "behind_s"}
