@@ -254,9 +254,8 @@ class LaggingSinks:
         for wish in self._gaps.wishes():
             if wish.wanted == "rewind":
                 continue  # Between two batches.
-            if wish.sink in self._behind:
-                if wish.wanted == "give_up":
-                    self._behind[wish.sink].unwanted = wish
+            if wish.wanted == "give_up" and wish.sink in self._behind:
+                self._behind[wish.sink].unwanted = wish
                 continue  # It stays until it is carried out, by the next lane if this one ends.
             if wish.wanted == "resume" and wish.sink in self._given_up:
                 if self.rejoin_point.inside or not self._sinks.renew(wish.sink):

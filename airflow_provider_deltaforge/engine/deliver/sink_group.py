@@ -92,7 +92,7 @@ class SinkGroup:
         self._parallelism = parallelism
         self._threads = {sink.id: self._begun(sink) for sink in sinks}
         self.unanswered: Collection[str] = ()
-        """Sinks that were writing still as the last batch was over."""
+        """Sinks that have not answered for the last batch."""
 
     def thread(self, sink_id: str) -> SinkThread:
         """Return the thread of a sink, to go on with it alone."""
@@ -157,10 +157,9 @@ class SinkGroup:
                     refuses = outcome.error and not isinstance(outcome.error, RetryableError)
                     if refuses or sink_id in late:
                         self._watcher.report_sink_error(sink_id, outcome.error)
-            waiting = begun.keys() - outcomes.keys()
+            self.unanswered = waiting = begun.keys() - outcomes.keys()
             late |= self._late({name: begun[name] for name in waiting - late})
             if self._is_over(outcomes, waiting, late, rules.enough):
-                self.unanswered = waiting
                 return outcomes
             if rules.give_up():
                 return None
