@@ -82,7 +82,8 @@ class NamedTables:
 
     Attributes:
         server: identifies the server; names of two servers cannot be compared.
-        tables: a table's own id, which a rename does not change, by full name.
+        tables: a table's own id, which a rename does not change, by full name; whatever the reader
+            has to remember of it besides stands in front of it.
     """
 
     server: str

@@ -8,6 +8,8 @@ from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.positions import WalPosition, parse_lsn
 
 VERSION_MIN = 130000
+SCHEMAS_VERSION = 150000
+"""Servers from this version on know publications of whole schemas."""
 
 _ABOUT = """
 SELECT current_database(), current_setting('server_version_num')::int,

@@ -327,7 +327,8 @@ class PostgresSource(Source):
 
         with self._connected() as connection:
             info = server_info(connection)
-            return named_tables(connection, info, self.publication_settings.name)
+            name = self.publication_settings.name
+            return named_tables(connection, info, name, self.matcher)
 
     def describe(self) -> Sequence[TableSchema]:
         """Return every captured table as the server's catalog describes it now."""

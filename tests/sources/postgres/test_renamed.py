@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_provider_deltaforge.plugins import SOURCES
-from tests.sources.postgres.stream_reading import execute, tuned
+from tests.sources.postgres.stream_reading import execute, source_of, tuned
 from tests.sources.postgres.table_run import PostgresTableRun
 from tests.waiting import wait_for
 
@@ -178,6 +178,23 @@ def test_a_table_that_the_pipeline_publishes_itself_is_copied_once(pipeline, sql
     wait_for("the other copy", lambda: copied(run) == ["public.t", "public.u"])
 
     assert len(run.requests()) == 2
+
+
+@pytest.mark.parametrize("takes_in", [False, True])
+def test_tables_are_remembered_that_may_be_published_one_day(
+    postgres_server, database, sql, takes_in
+):
+    sql("CREATE SCHEMA other", "CREATE TABLE b ()", "CREATE TABLE other.scratch ()")
+    of_schema = "TABLES IN SCHEMA public" if takes_in else "TABLE a"
+    sql(f"CREATE PUBLICATION mine FOR {of_schema}")
+    publication = {"name": "mine", "create": False}
+    source = source_of(postgres_server, database, publication=publication, tables=["public.*"])
+
+    names = source.named_tables().tables
+
+    assert names.keys() == {"public.a", "public.b"} | ({"other.scratch"} if takes_in else set())
+    source = source_of(postgres_server, database, publication=publication, tables=["public.a"])
+    assert ("public.b" in source.named_tables().tables) == takes_in
 
 
 @pytest.mark.parametrize("pattern", ["a.b.*", "*.b.t", "a*.t", "a.b.t"])

@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.postgres.positions import parse_lsn
-from airflow_provider_deltaforge.sources.postgres.server import PostgresServer
+from airflow_provider_deltaforge.sources.postgres.server import SCHEMAS_VERSION, PostgresServer
 from airflow_provider_deltaforge.sources.postgres.tables import quote
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import View
 
@@ -76,7 +76,6 @@ SELECT w.virtualtransaction, coalesce(w.pid, 0), false
 _OF_SCHEMA = """
          UNION ALL SELECT s.xmin FROM pg_publication_namespace s
           WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace"""
-_SCHEMAS_SINCE = 150000
 
 # The log's end is asked for after the view is there: nothing behind it can be in the view.
 _VIEW = """
@@ -133,7 +132,7 @@ def settle_published(
     Raises:
         RetryableError: a transaction that wrote such rows does not end.
     """
-    schemas = _OF_SCHEMA if connection.info.server_version >= _SCHEMAS_SINCE else ""
+    schemas = _OF_SCHEMA if connection.info.server_version >= SCHEMAS_VERSION else ""
     sql = _EARLIER_WRITERS.format(schemas=schemas)
     _await(
         lambda: _writers(connection, sql, (publication, list(tables))),

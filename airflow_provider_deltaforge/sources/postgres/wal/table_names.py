@@ -4,12 +4,17 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from airflow_provider_deltaforge.events.table_names import qualified_name
-from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, rows_of
+from airflow_provider_deltaforge.sources.postgres.server import (
+    SCHEMAS_VERSION,
+    PostgresServer,
+    rows_of,
+)
 from airflow_provider_deltaforge.sources.reader_contract import NamedTables
 from airflow_provider_deltaforge.spec.patterns import TableMatcher, splits
 
 # Partitions are published as their root. A table begins in a file that has its own number, and gets
-# another one where it is rewritten, for example by SET LOGGED.
+# another one where it is rewritten, for example by SET LOGGED. A publication of all tables, or of
+# schemas, takes tables in by itself, whatever they were called before.
 _NAMED = """
 WITH published AS (
   SELECT DISTINCT coalesce(pg_partition_root(c.oid), c.oid)::oid AS oid
@@ -18,7 +23,8 @@ WITH published AS (
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
    WHERE p.pubname = %s)
 SELECT n.nspname, c.relname, c.oid::text, p.oid IS NOT NULL,
-       coalesce(pg_relation_filenode(c.oid) <> c.oid, false)
+       coalesce(pg_relation_filenode(c.oid) <> c.oid, false),
+       EXISTS (SELECT FROM pg_publication b WHERE b.pubname = %s AND (b.puballtables{schemas}))
   FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN published p ON p.oid = c.oid
@@ -26,18 +32,29 @@ SELECT n.nspname, c.relname, c.oid::text, p.oid IS NOT NULL,
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
  ORDER BY 1, 2
 """
+_OF_SCHEMAS = " OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = b.oid)"
 _UNPUBLISHED = "-"
 """Stands before the number of a table that is not published under its name."""
 
 
 class _Table(NamedTuple):
-    """A table of the database; ``rewritten``: its rows are not where they were at first."""
+    """A table of the database.
+
+    Attributes:
+        schema: of the table.
+        name: of the table.
+        oid: its object id.
+        published: under this name.
+        rewritten: its rows are not where they were at first.
+        takes_in: the publication takes tables in by itself.
+    """
 
     schema: str
     name: str
     oid: str
     published: bool
     rewritten: bool
+    takes_in: bool
 
     @property
     def number(self) -> str:
@@ -45,14 +62,21 @@ class _Table(NamedTuple):
         return self.oid if self.published else _UNPUBLISHED + self.oid
 
 
-def named_tables(connection: Any, info: PostgresServer, publication: str) -> NamedTables:
-    """Return which table has which name now, those too that are not published."""
-    return _named(_tables(connection, publication), info)
+def named_tables(
+    connection: Any, info: PostgresServer, publication: str, matcher: TableMatcher
+) -> NamedTables:
+    """Return which table has which name now: the published ones, and those that may become so."""
+    return _named(_tables(connection, info, publication, matcher), info)
 
 
-def _tables(connection: Any, publication: str) -> list[_Table]:
-    rows = rows_of(connection, _NAMED, "looking for renamed tables", (publication,))
-    return [_Table(*row) for row in rows]
+def _tables(
+    connection: Any, info: PostgresServer, publication: str, matcher: TableMatcher
+) -> list[_Table]:
+    sql = _NAMED.format(schemas=_OF_SCHEMAS if info.version >= SCHEMAS_VERSION else "")
+    rows = rows_of(connection, sql, "looking for renamed tables", (publication, publication))
+    tables = map(_Table._make, rows)
+    # Others come and go, as those that a job makes for itself.
+    return [t for t in tables if t.published or t.takes_in or matcher.matches(t.schema, t.name)]
 
 
 def _named(tables: Sequence[_Table], info: PostgresServer) -> NamedTables:
@@ -90,7 +114,7 @@ class TableNamesWatch:
 
         Each with the former name of a captured table that has taken one which nobody had.
         """
-        tables = _tables(connection, self._publication)
+        tables = _tables(connection, self._info, self._publication, self._matcher)
         now = _named(tables, self._info)
         known = self.known
         self.known = now
