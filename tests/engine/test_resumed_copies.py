@@ -6,12 +6,14 @@ import time
 import orjson
 import pytest
 
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import change
 from tests.engine.in_process import QUICK
 from tests.engine.lagging import AWAY, at, pipeline, stood
+from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.waiting import wait_until
 
 SLOWLY = "never, max_rows_per_s: 200"
@@ -114,3 +116,25 @@ def test_a_snapshot_without_a_lane_resumes_a_sink_first(own):
     (gap,) = Gaps(made.store, made.name).all()
     assert gap.end["tx"] == at(made, "side") == at(made, "main")
     assert copied(made, "side") == copied(made, "main") != set()
+
+
+def test_a_driver_killed_as_it_resumes_a_sink_for_its_copy_gives_it_every_row(tmp_path):
+    settings = f"{{id: side, path: {tmp_path}/side.jsonl, required: false}}"
+    side = f"    - {{type: file, config: {settings}}}\n"
+    run = ScriptedRun(tmp_path, snapshot="always", more=side)
+    run.begin_at(0)
+    gaps = Gaps(run.store, NAME)
+    run.store.transact([gaps.give_up("side", {"tx": 0}, "gone", "x")])
+    run.store.transact([gaps.wish("side", "resume", "a test")])
+
+    run.kill_at(CrashPoint.SINK_RESUMED)
+    assert not gaps.open()
+    assert not gaps.wishes()
+    run.deliver_all()
+
+    def rows(sink):
+        lines = map(orjson.loads, (tmp_path / f"{sink}.jsonl").read_bytes().splitlines())
+        return {event["after"]["id"] for event in lines if event["op"] == "r"}
+
+    assert rows("side") == rows("out") != set()
+    assert run.judge({"tx": 0}) == []
