@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 LOOKUP_ERRORS = (AirflowNotFoundException, AirflowRuntimeError)
 """What a lookup raises that may work later. Airflow says *not defined* of every trouble of a
-secrets backend or of its own API; only a denial is told apart, and is none of these."""
+secrets backend or of its own API; a denial has a class of its own, which is not among these."""
 
 KEPT_S = 60.0
 """For how long a connection that was looked up is used, in seconds."""

@@ -162,7 +162,7 @@ class Renderer:
         return self._grouped(messages, events), rejections + unwritten
 
     def _grouped(self, messages: Messages, events: pa.RecordBatch) -> Messages:
-        """Say what has to stay in order to a sink that does not keep all of it."""
+        """Return messages with their order groups, for a sink that keeps no more in order."""
         kept = self._sink.keeps_order_of
         if kept == "all":
             return messages

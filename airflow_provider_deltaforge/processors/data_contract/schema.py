@@ -171,7 +171,7 @@ def _leave_undecided(part: dict[str, Any], keys: list[str]) -> None:
 
 
 def _count_as_there(part: dict[str, Any], unknown: Set[str]) -> None:
-    """Let a schema demand of a row what the whole one needs besides the unknown columns."""
+    """Remove from a schema what it demands of the unknown columns."""
     part.pop("const", None)
     part.pop("enum", None)
     required = list(part.get("required", ()))

@@ -16,7 +16,12 @@ _WORKER = "airflow_provider_deltaforge.processors.mask.worker:MaskWorker"
 
 _PARTS_MIN = 3
 _SECRET_MIN = 16
-_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bytea"})
+_BYTES = frozenset(
+    {
+        *("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"),
+        "bytea",
+    }
+)
 """Types of columns in whose values no path finds anything: they are not JSON, but base64."""
 
 

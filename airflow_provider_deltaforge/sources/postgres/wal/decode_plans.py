@@ -44,8 +44,7 @@ class WalTablePlan:
         captured: somebody wants its rows.
         chains: per column its kind, and behind an array's the kind of its elements.
         key: places of the key's columns, in table order; empty without a key.
-        identity: per column 1 where rows before a change carry it, 0 where they do not; 3 where
-            those of a partition with another replica identity than the table's may not.
+        identity: per column the bits of ``row_kernel.CARRIED`` and ``DOUBTFUL``.
     """
 
     schema: TableSchema
@@ -235,11 +234,14 @@ class Planner:
         A partition logs by its own replica identity what comes under the table's. That of now may
         be another than that of then, so a partitioned table is always in doubt.
         """
-        carried = tuple(int(column.is_key) for column in relation.columns)
+        from airflow_provider_deltaforge.sources.postgres.wal.row_kernel import CARRIED, DOUBTFUL
+
+        carried = tuple(CARRIED * column.is_key for column in relation.columns)
         if relation.replica_identity != "f" or (facts is not None and not facts.partitioned):
             return carried
         keys = {*self._keys.get(relation.oid, ()), *(facts.partition_keys if facts else ())}
-        return tuple(1 if column.name in keys else 3 for column in relation.columns)
+        doubtful = CARRIED | DOUBTFUL
+        return tuple(CARRIED if c.name in keys else doubtful for c in relation.columns)
 
     def _key(self, relation: Relation, facts: TableCatalog | None) -> tuple[str, ...]:
         """Return the names of the key's columns.
