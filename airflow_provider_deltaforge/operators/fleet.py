@@ -123,10 +123,11 @@ class DeltaForgeFleetOperator(SupervisingOperator):
         from airflow_provider_deltaforge.operators.lineage import operator_lineage, task_lineage
 
         task, found = self.pipeline_task(), []
-        for path in document_paths(self.documents):
-            for file in documents_at(path):
+        files = [file for path in document_paths(self.documents) for file in documents_at(path)]
+        with task.hook().store() as store:
+            for file in files:
                 with suppress(SpecError):  # The task itself returns it among its troubles.
-                    found.append(task_lineage(replace(task, document=str(file))))
+                    found.append(task_lineage(store, replace(task, document=str(file))))
         return operator_lineage(found)
 
     def ended_window(

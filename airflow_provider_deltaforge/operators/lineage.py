@@ -16,17 +16,16 @@ from airflow_provider_deltaforge.control.lineage import (
 )
 from airflow_provider_deltaforge.hooks.jobs import PipelineTask
 from airflow_provider_deltaforge.spec.load import load
+from airflow_provider_deltaforge.storage.contract import Store
 
 
-def task_lineage(task: PipelineTask) -> Lineage:
+def task_lineage(store: Store, task: PipelineTask) -> Lineage:
     """Return what a task's pipeline reads and writes.
 
     Raises:
         DeltaForgeError: the document is wrong, a variable has no value, or the store is away.
     """
-    pipeline = load(task.text(), task.whole_environment())
-    with task.hook().store() as store:
-        return lineage(store, pipeline)
+    return lineage(store, load(task.text(), task.whole_environment()))
 
 
 def operator_lineage(pipelines: Sequence[Lineage]) -> Any:

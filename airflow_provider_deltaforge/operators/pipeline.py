@@ -52,8 +52,11 @@ class PipelineOperator(LaunchingOperator):
         """Return what is read and written, for the OpenLineage provider."""
         from airflow_provider_deltaforge.operators.lineage import operator_lineage, task_lineage
 
-        is_known = self.moves_data and bool(self.document)
-        return operator_lineage([task_lineage(self.pipeline_task())] if is_known else [])
+        if not (self.moves_data and self.document):
+            return operator_lineage([])
+        task = self.pipeline_task()
+        with task.hook().store() as store:
+            return operator_lineage([task_lineage(store, task)])
 
 
 def refuse_gone(event: Mapping[str, Any]) -> None:
