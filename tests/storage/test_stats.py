@@ -97,7 +97,9 @@ NEW = {**{name: Stats().model_dump()[name] for name in LATER}, "minute": None}
 
 def _stored_again(stored):
     tables = {name: {**counts, "durable": 0} for name, counts in stored["tables"].items()}
-    return {**stored, "tables": tables, "extra": {**stored["extra"], **NEW}}
+    sinks = {name: {**progress, "behind_s": None} for name, progress in stored["sinks"].items()}
+    extra = {**stored["extra"], **NEW}
+    return {**stored, "tables": tables, "sinks": sinks, "extra": extra}
 
 
 def _read(stored):
@@ -171,6 +173,6 @@ def test_a_sink_as_it_is_stored_has_the_words_it_always_had():
     assert json.loads(SinkProgress().model_dump_json()) == {
         **dict.fromkeys(("since_ms", "reason", "error_class", "position", "checkpoint_ms")),
         "status": "running",
-        "lag_ms": None,
+        **dict.fromkeys(("lag_ms", "behind_s")),
         **dict.fromkeys(("events", "bytes", "batches", "retries"), 0),
     }
