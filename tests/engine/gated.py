@@ -21,6 +21,7 @@ class Gate:
     Attributes:
         error: raised by every attempt.
         errors: or by the next ones, one each; None lets one through.
+        error_behind: ``error`` concerns only batches that end behind this transaction.
         slow: a server that an encoding asks once, and that answers when this is set.
         refuses: rows that cannot be encoded.
         asked: the last transaction of each batch, and in which thread.
@@ -29,6 +30,7 @@ class Gate:
 
     error: Exception | None = None
     errors: list[Exception | None] = field(default_factory=list)
+    error_behind: int = 0
     slow: threading.Event | None = None
     refuses: Callable[[dict], bool] | None = None
     asked: list[tuple[int, str]] = field(default_factory=list)
@@ -39,7 +41,9 @@ class Gate:
             return Encoded(bodies.values)
         first, last = (_row(bodies.values[at].as_py()) for at in (0, -1))
         self.asked.append((last["tx"], threading.current_thread().name))
-        error = self.errors.pop(0) if self.errors else self.error
+        error = self.error if last["tx"] > self.error_behind else None
+        if self.errors:
+            error = self.errors.pop(0)
         if error is not None:
             raise error
         if self.slow is not None:

@@ -1,6 +1,7 @@
 """Machine code of an earlier version is never used, whatever file the change was in."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,10 +71,9 @@ POWERLESS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--")
 """Starts a process that is held to the permissions of files, even if it is root's."""
 
 
-@pytest.fixture
-def package(tmp_path):
-    """A small package under our name, with our own way of compiling."""
-    root = tmp_path / "site" / "airflow_provider_deltaforge"
+def written(directory):
+    """Return a small package under our name, with our own way of compiling."""
+    root = directory / "site" / "airflow_provider_deltaforge"
     (root / "columns").mkdir(parents=True)
     (root / "__init__.py").touch()
     (root / "columns" / "__init__.py").touch()
@@ -85,6 +85,11 @@ def package(tmp_path):
     (root / "inner.py").write_text(INNER)
     (root / "constants.py").write_text("FACTOR = 0\n")
     return root
+
+
+@pytest.fixture
+def package(tmp_path):
+    return written(tmp_path)
 
 
 def run(package, program=RUN, before=(), **environment):
@@ -169,10 +174,20 @@ def test_every_kernel_of_ours_is_kept_this_way():
     assert row_kernel.decode_rows.dispatcher._cache._cache_file._source_stamp == stamp
 
 
+@pytest.fixture(scope="module")
+def with_library(tmp_path_factory):
+    """A package with a library that has ``outer`` for an int, which takes seconds to make."""
+    package = written(tmp_path_factory.mktemp("made"))
+    run(package, KEEP)
+    return package
+
+
 @pytest.fixture
-def library(package):
-    """The manifest of a library that has ``outer`` for an int."""
-    return Path(run(package, KEEP)[0][0])
+def library(package, with_library):
+    """The manifest of the package's library."""
+    shutil.copytree(with_library, package, dirs_exist_ok=True)
+    [manifest] = (package / "columns" / "compiled_kernels").glob("*.json")
+    return manifest
 
 
 def use(package, argument="1", **environment):
