@@ -365,9 +365,10 @@ main() {
         say "pytest"
         # Most tests wait for servers: four at a time keep two cores busy. Each worker has its
         # own servers, and a file's tests stay together; tests/ordering.py says which come first.
+        # A crash ends the run: its test would be tried again, and may hang then.
         case "$*" in
         *tests/*) ;; # Some of them: one after the other.
-        *) set -- -n 4 --dist loadfile --no-loadscope-reorder "$@" ;;
+        *) set -- -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 "$@" ;;
         esac
         exec "$PY" -m pytest "$@"
         ;;

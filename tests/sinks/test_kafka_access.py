@@ -287,6 +287,12 @@ class TestPermissionsOfExactlyOnce:
         admin.delete_acls([OF_GUEST])[OF_GUEST].result(timeout=60)
         wait_until(lambda: not admin.describe_acls(OF_GUEST).result(timeout=60))
 
+    @pytest.fixture
+    def other(self, server):
+        conf = {"bootstrap.servers": server.dsn(), **SECURITY, "transactional.id": "other"}
+        with closing(Producer(conf)) as other:
+            yield other
+
     def open(self, server):
         conf = {**SECURITY, "sasl.username": "guest", "sasl.password": "guest-s3cret"}
         place = {"brokers": server.dsn(), "topic": "secured", "client_conf": conf}
@@ -303,12 +309,10 @@ class TestPermissionsOfExactlyOnce:
         self.grant(admin)
         self.deliver(server)
 
-    def test_the_group_that_nobody_joins_need_not_be_seen(self, server, admin, monkeypatch):
+    def test_the_group_that_nobody_joins_need_not_be_seen(self, server, admin, other, monkeypatch):
         """The client asks for it, and is refused, while it waits for another's transaction."""
         self.grant(admin)
         self.deliver(server)
-        conf = {"bootstrap.servers": server.dsn(), **SECURITY, "transactional.id": "other"}
-        other = Producer(conf)
         other.init_transactions(60)
         other.begin_transaction()
         other.produce("_deltaforge.orders.positions", b"{}", b"orders/other")
