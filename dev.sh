@@ -360,7 +360,10 @@ main() {
         ;;
     run) exec "$VENV/bin/deltaforge" run "$@" ;;
     test)
+        # Beside the checks, so that the workers do not all compile the same tests.
+        "$PY" -m pytest --collect-only -qq >/dev/null 2>&1 &
         check
+        wait
         need_test_servers
         say "pytest"
         # Most tests wait for servers: four at a time keep two cores busy. Each worker has its
