@@ -94,7 +94,8 @@ def opened():
 
 def first_use(sink):
     """Open and write: a broker that is too slow to refuse the one refuses the other."""
-    sink.open("p").write(rows("t", range(1)))
+    with closing(sink.open("p")) as writer:
+        writer.write(rows("t", range(1)))
 
 
 class TestTls:

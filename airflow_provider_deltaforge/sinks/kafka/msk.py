@@ -4,8 +4,10 @@ The mechanism ``AWS_MSK_IAM`` is the Java library's name. Amazon MSK takes the s
 token of ``OAUTHBEARER``, which librdkafka speaks.
 """
 
+import gc
 import os
 import re
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -70,6 +72,10 @@ def options(jaas: str | None) -> dict[str, str]:
     return found
 
 
+_signing = threading.Lock()
+"""Held while Python's collector is off."""
+
+
 def with_tokens(sink_id: str, brokers: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return librdkafka's settings for those of the Java client."""
     kept = {key: value for key, value in settings.items() if key not in (JAAS, HANDLER)}
@@ -123,8 +129,19 @@ def tokens(sink_id: str, region: str, chosen: Mapping[str, str]) -> TokenCallbac
         ) from error
 
     def token(_: str) -> tuple[str, float]:
-        text, until_ms = first.pop() if first else _signed(MSKAuthTokenProvider, region, chosen)
-        return text, until_ms / 1000
+        # In a thread of the client's. Were a client freed in it, as Python's collector may do in
+        # any thread that allocates, librdkafka would abort the process.
+        _signing.acquire()
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            text, until_ms = first.pop() if first else _signed(MSKAuthTokenProvider, region, chosen)
+            made = text, until_ms / 1000
+        finally:
+            if collects:
+                gc.enable()
+            _signing.release()
+        return made  # Made above: nothing is allocated any more.
 
     return token
 
