@@ -72,8 +72,32 @@ def options(jaas: str | None) -> dict[str, str]:
     return found
 
 
-_signing = threading.Lock()
-"""Held while Python's collector is off."""
+class _Uncollected:
+    """Keeps Python's collector off while any thread is between ``begin`` and ``end``.
+
+    It may run in whichever thread allocates. Where that is a client's own and a client is garbage,
+    librdkafka aborts the process. So neither method allocates while the collector is on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside, self._was_on = 0, False
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._was_on and not self._inside:
+                gc.enable()
+
+
+_uncollected = _Uncollected()
 
 
 def with_tokens(sink_id: str, brokers: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,19 +153,13 @@ def tokens(sink_id: str, region: str, chosen: Mapping[str, str]) -> TokenCallbac
         ) from error
 
     def token(_: str) -> tuple[str, float]:
-        # In a thread of the client's. Were a client freed in it, as Python's collector may do in
-        # any thread that allocates, librdkafka would abort the process.
-        _signing.acquire()
-        collects = gc.isenabled()
-        gc.disable()
+        _uncollected.begin()  # This is a thread of the client's.
         try:
             text, until_ms = first.pop() if first else _signed(MSKAuthTokenProvider, region, chosen)
             made = text, until_ms / 1000
         finally:
-            if collects:
-                gc.enable()
-            _signing.release()
-        return made  # Made above: nothing is allocated any more.
+            _uncollected.end()
+        return made
 
     return token
 
