@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from functools import partial
 
 import orjson
 import pytest
@@ -212,11 +213,15 @@ def test_a_sink_that_holds_the_position_is_given_nothing_twice(gate, monkeypatch
     assert [gate[name].in_order() for name in made.sinks] == [True, True]
 
 
-def about_to_hold_a_part(gate, monkeypatch):
-    """Run a pipeline until its side sink, behind at 6, tries a part of 8 and main stands at 3.
+def tries_a_part_of_8(made, gate):
+    return at(made, "side") == 6 and gate.asked[-1][0] == 8
 
-    Batches of 30 events end inside the second transaction, behind the third one, and so on. Mostly:
-    the side may join at 3 before it is away, and then another pipeline is needed.
+
+def about_to_hold_a_part(gate, monkeypatch):
+    """Return a running pipeline whose side sink stands at 6 and tries a part of 8; main is at 3.
+
+    Batches of 30 events end inside the second transaction, behind the third one, and so on. Now and
+    then the side joins main at 3 before it is away: then another pipeline is tried.
     """
     settings = {"rows": 20, "sinks": ("main", "side"), "batch": "respect_source_tx: false, "}
     for _ in range(10):
@@ -228,7 +233,7 @@ def about_to_hold_a_part(gate, monkeypatch):
         gate["side"].error_behind, gate["side"].error = 6, AWAY
         running = RunningLane(made)
         try:
-            wait_until(lambda: at(made, "side") == 6 and gate["side"].asked[-1][0] == 8, 10)  # noqa: B023 - called here
+            wait_until(partial(tries_a_part_of_8, made, gate["side"]), 10)
         except AssertionError:
             end(made, running)
         else:
