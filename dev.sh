@@ -360,19 +360,21 @@ main() {
         ;;
     run) exec "$VENV/bin/deltaforge" run "$@" ;;
     test)
-        # Beside the checks, so that the workers do not all compile the same tests.
-        "$PY" -m pytest --collect-only -qq >/dev/null 2>&1 &
-        check
-        wait
+        case "$*" in
+        *tests/*) check ;; # Some of them: one after the other.
+        *)
+            # Beside the checks, so that the workers do not all compile the same tests.
+            [ -d tests/__pycache__ ] || "$PY" -m pytest --collect-only -qq >/dev/null 2>&1 &
+            check
+            wait
+            # Most tests wait for servers: four at a time keep two cores busy. Each worker has its
+            # own servers, and a file's tests stay together; tests/ordering.py says which come
+            # first. A crash ends the run: its test would be tried again, and may hang then.
+            set -- -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 "$@"
+            ;;
+        esac
         need_test_servers
         say "pytest"
-        # Most tests wait for servers: four at a time keep two cores busy. Each worker has its
-        # own servers, and a file's tests stay together; tests/ordering.py says which come first.
-        # A crash ends the run: its test would be tried again, and may hang then.
-        case "$*" in
-        *tests/*) ;; # Some of them: one after the other.
-        *) set -- -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 "$@" ;;
-        esac
         exec "$PY" -m pytest "$@"
         ;;
     check) check ;;
