@@ -76,7 +76,7 @@ class _Uncollected:
     """Keeps Python's collector off while any thread is between ``begin`` and ``end``.
 
     It may run in whichever thread allocates. Where that is a client's own and a client is garbage,
-    librdkafka aborts the process. So neither method allocates while the collector is on.
+    librdkafka aborts the process. So neither method allocates: ``with`` would, as it ends.
     """
 
     def __init__(self) -> None:
@@ -84,17 +84,19 @@ class _Uncollected:
         self._inside, self._was_on = 0, False
 
     def begin(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._inside += 1
+        self._lock.acquire()
+        if not self._inside:
+            self._was_on = gc.isenabled()
+            gc.disable()
+        self._inside += 1
+        self._lock.release()
 
     def end(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._was_on and not self._inside:
-                gc.enable()
+        self._lock.acquire()
+        self._inside -= 1
+        if self._was_on and not self._inside:
+            gc.enable()
+        self._lock.release()
 
 
 _uncollected = _Uncollected()
