@@ -110,7 +110,7 @@ def test_a_store_that_is_away_completes_nothing_soon_and_silently(capsys):
             context.params = {"store": store}
             began = time.monotonic()
             assert options.pipeline_names(context, "") == []
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30  # The silent one would be waited for much longer.
     assert capsys.readouterr() == ("", "")
 
 

@@ -70,4 +70,4 @@ def test_whoever_waits_for_the_rate_ends_at_once_when_asked_to():
     pipeline.want("stopped")
     began = time.monotonic()
     assert driving.end().why == "stopped"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15  # The rows that are left would take half a minute.
