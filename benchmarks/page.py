@@ -22,6 +22,14 @@ _COLOURS = {
 
 _PICTURE = {"svg.fonttype": "none", "svg.hashsalt": "deltaforge"}
 """Texts stay texts, and the same figures make the same file."""
+_PROFILED = (2_000, 20_000)
+_THREADS = {
+    "reader": "receives the log and cuts it at transactions",
+    "decoder": "decodes, processes and renders",
+    "delivery": "hands batches to the sinks, stores checkpoints",
+    "sink-kafka": "hands messages to the client, waits for the answers",
+    "librdkafka": "the client's own threads",
+}
 _SOAK = DOCS / "proofs" / "soak.json"
 _SYSTEMS = {
     "ours": "DeltaForge for Airflow and Spark, one process",
@@ -40,6 +48,8 @@ def main(_results: Path, _about_this_run: dict[str, Any]) -> None:
         drains=_drain_table(),
         starts=_starts_table(),
         targets=_targets_table(),
+        threads=_threads_table(),
+        bound=_bound(),
         soak=_soak(),
     )
     (DOCS / "performance.md").write_text(text)
@@ -239,6 +249,44 @@ def _targets_table() -> str:
     return _table(("what", "target", "measured", "reached"), rows)
 
 
+def _threads_table() -> str:
+    """Return what each thread of one process costs at a steady load."""
+    measured = {
+        (source, row["asked_per_s"]): row["threads_cpu_s_per_million"]
+        for source in _SOURCES
+        for row in _result(f"rates-{source}-inserts-local")["rates"]
+        if row["asked_per_s"] in _PROFILED
+    }
+    known = {name for spent in measured.values() for name in spent} - _THREADS.keys()
+    rows = [
+        [
+            name,
+            what,
+            *(f"{sum(spent.get(each, 0) for each in found):.0f}" for spent in measured.values()),
+        ]
+        for name, what, found in (
+            *((name, what, [name]) for name, what in _THREADS.items()),
+            ("others", "heartbeat, state, measuring", sorted(known)),
+        )
+    ]
+    heads = [f"{_SOURCES[source]}, {rate:,}/s" for source, rate in measured]
+    return _table(("thread", "does", *heads), rows)
+
+
+def _bound() -> str:
+    """Return what the machine's cores would allow while a backlog is delivered."""
+    result = _result("drain-mysql-inserts-local")
+    cores, whole = result["machine"]["cores"], result["whole"]
+    spent = {name: used["cpu_s_per_million"] for name, used in whole["processes"].items()}
+    ours = sum(cpu for name, cpu in spent.items() if name.startswith("driver"))
+    most = cores / sum(spent.values()) * 1e6
+    return (
+        f"With a backlog, a million rows take {ours:.1f} s of CPU here, {spent['kafka']:.1f} s in "
+        f"the broker and {spent['mysql']:.1f} s in MySQL: {cores} cores that never wait would come "
+        f"to {most:,.0f} rows/s."
+    )
+
+
 def _soak() -> str:
     """Return what the last long soak showed, and draw it; nothing where there was none."""
     if not _SOAK.exists():
@@ -349,8 +397,13 @@ In one process, unless it says Spark.
 
 {targets}
 
-Small loads are where we cost most: each transaction becomes a batch of its own, and what a batch
-costs is spread over many small steps of Python between the kernels.
+Small loads are where we cost most. Each transaction becomes a batch of its own there, and what a
+batch costs is spread over many small steps of Python; half of it is the interpreter. The threads
+of one process, CPU s per million:
+
+{threads}
+
+{bound}
 
 ## Beside other systems
 

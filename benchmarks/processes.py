@@ -1,9 +1,10 @@
-"""CPU and memory by process, sampled while a pipeline runs."""
+"""CPU and memory by process, sampled while a pipeline runs, and CPU by thread."""
 
 import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -87,6 +88,20 @@ def named(root: str, process: psutil.Process) -> str:
     if "pyspark.daemon" in command or "pyspark/daemon" in command or "pyspark.worker" in command:
         return "driver: Python workers"
     return "driver: application"
+
+
+def thread_cpu(pid: int) -> dict[str, float]:
+    """Return the CPU seconds of a process by thread; one client's threads count together."""
+    spent: dict[str, float] = defaultdict(float)
+    for thread in psutil.Process(pid).threads():
+        with suppress(OSError):
+            name = Path(f"/proc/{pid}/task/{thread.id}/comm").read_text().strip()
+            if thread.id == pid:
+                name = "delivery"
+            elif name.startswith("rdk:"):
+                name = "librdkafka"
+            spent[name] += thread.user_time + thread.system_time
+    return spent
 
 
 def wait_until(ready: object, patience_s: float = 600) -> None:

@@ -25,7 +25,7 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
 from benchmarks import workload
-from benchmarks.processes import Sampler, wait_until
+from benchmarks.processes import Sampler, thread_cpu, wait_until
 from tests.servers.process import Server
 from tests.sinks.kafka_reader import read_timestamps
 
@@ -33,7 +33,8 @@ TUNED = {"max_events": 16000, "max_ms": 100, "max_inflight": 4}
 RATES = [20, 200, 2_000, 10_000, 20_000]
 _BEFORE_S, _SAMPLE_S, _WARM_S = 10.0, 0.25, 3.0
 RUN_LOCAL = (
-    "import sys; from airflow_provider_deltaforge.engine.driver.local import run_local; "
+    "import sys; from benchmarks.thread_names import show_thread_names; show_thread_names(); "
+    "from airflow_provider_deltaforge.engine.driver.local import run_local; "
     "from airflow_provider_deltaforge.storage.location import StoreLocation; "
     "sys.exit(run_local(sys.argv[1], StoreLocation.from_environment(), 1))"
 )
@@ -164,6 +165,8 @@ class _Window:
     until_ms: float
     batches: int
     processes: dict[str, dict[str, float]]
+    threads: dict[str, float]
+    """CPU seconds of the driver by thread."""
     waits: list[float] = field(default_factory=list)
 
     def result(self) -> dict[str, Any]:
@@ -180,6 +183,10 @@ class _Window:
             "p999_ms": cuts[998],
             "max_ms": max(self.waits),
             "processes": self.processes,
+            "threads_cpu_s_per_million": {
+                name: round(spent / len(self.waits) * 1e6, 1)
+                for name, spent in self.threads.items()
+            },
         }
 
 
@@ -202,9 +209,13 @@ def latencies(
             sampler = Sampler({"driver": driver, **servers})
             sampler.reset()
             from_ms, batches = time.time() * 1000, pipeline.batches()
+            before = thread_cpu(driver)
             time.sleep(seconds)
             until_ms, batches = time.time() * 1000, pipeline.batches() - batches
-            windows.append(_Window(rate, from_ms, until_ms, batches, sampler.stop()))
+            threads = {
+                name: spent - before.get(name, 0.0) for name, spent in thread_cpu(driver).items()
+            }
+            windows.append(_Window(rate, from_ms, until_ms, batches, sampler.stop(), threads))
     for appended, value in read_timestamps(pipeline.brokers, pipeline.name):
         for window in windows:
             if window.from_ms <= appended < window.until_ms:
