@@ -50,6 +50,7 @@ from benchmarks import (
     whole,
     workload,
 )
+from benchmarks.machine import machine
 from tests.servers import kafka, mariadb, mysql, postgres
 from tests.servers.process import Server
 
@@ -94,28 +95,28 @@ def main() -> None:
         sys.exit(subprocess.call([sys.executable, str(Path(__file__).parent / "render.py")]))
     result = {"what": asked.what, "date": time.strftime("%Y-%m-%d"), "commit": _commit()}
     if asked.what in _ALONE:
-        _ALONE[asked.what].main(RESULTS, result | {"machine": whole.machine()})
+        _ALONE[asked.what].main(RESULTS, result | {"machine": machine()})
         return
     if asked.what in sinks.CASES:
-        sinks.main(asked.what, RESULTS, result | {"machine": whole.machine()})
+        sinks.main(asked.what, RESULTS, result | {"machine": machine()})
         return
     if asked.what == "exactly_once":
         master = None if asked.local else "local[2]"
-        result |= {"machine": whole.machine(), "engine": f"spark {master}" if master else "process"}
+        result |= {"machine": machine(), "engine": f"spark {master}" if master else "process"}
         exactly_once.main(RESULTS, result, asked.events, master)
         return
     tables = _tables(asked)
     if asked.what in tables:
-        tables[asked.what](RESULTS, result | {"machine": whole.machine(), "engine": "process"})
+        tables[asked.what](RESULTS, result | {"machine": machine(), "engine": "process"})
         return
     if asked.what == "behind":
-        result |= {"machine": whole.machine(), "engine": "process"}
+        result |= {"machine": machine(), "engine": "process"}
         behind.main(RESULTS, result, max(asked.seconds, 60), min(asked.rate, 1_500))
         return
     if asked.what == "idle":
-        idle.main(RESULTS, result | {"machine": whole.machine(), "engine": "spark local[2]"})
+        idle.main(RESULTS, result | {"machine": machine(), "engine": "spark local[2]"})
         return
-    result |= {"machine": whole.machine(), "engine": "process" if asked.local else "spark local[2]"}
+    result |= {"machine": machine(), "engine": "process" if asked.local else "spark local[2]"}
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         result |= _measured(asked, Path(place))
     RESULTS.mkdir(exist_ok=True)
@@ -237,7 +238,7 @@ def _show(result: dict[str, Any]) -> None:
     table.add_column("value", justify="right")
     for key, value in figures.items():
         if key != "processes":
-            table.add_row(key, str(value) if isinstance(value, list) else f"{value:,}")
+            table.add_row(key, f"{value:,}" if isinstance(value, int | float) else str(value))
     for name, process in figures["processes"].items():
         words = ", ".join(f"{key} {value:,}" for key, value in process.items())
         table.add_row(name, words)

@@ -72,7 +72,16 @@ def _about() -> str:
     return (
         f"{machine['cores']} cores for everything:\ndatabase, broker and us. Python "
         f"{machine['python'].strip()}, commit {commits}, {results[0]['date']}; load before a run\n"
-        f"at most {load:.1f}."
+        f"at most {load:.1f}. {_pace(machine)}"
+    )
+
+
+def _pace(machine: dict[str, Any]) -> str:
+    """Return how quick the machine was."""
+    return (
+        f"The same small work of Python, NumPy and Arrow took\n{machine['work_us']} µs of CPU at a "
+        f"stretch and {machine['work_after_sleep_us']} µs after 10 ms of sleep "
+        "(`benchmarks/machine.py`); compare that before you\ncompare figures of two days."
     )
 
 
@@ -397,9 +406,9 @@ In one process, unless it says Spark.
 
 {targets}
 
-Small loads are where we cost most. Each transaction becomes a batch of its own there, and what a
-batch costs is spread over many small steps of Python; half of it is the interpreter. The threads
-of one process, CPU s per million:
+Small loads are where we cost most. Each transaction becomes a batch of its own there, what it costs
+is spread over many small steps of Python, and each time the caches are cold: see above what 10 ms
+of sleep do to any work here. The threads of one process, CPU s per million:
 
 {threads}
 

@@ -1,7 +1,6 @@
 """A whole pipeline in its own processes: drain a backlog, or keep up with a steady writer."""
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -307,8 +306,3 @@ def _write(work: ModuleType, server: Server, rate: int, over: threading.Event) -
             ahead = sent / rate - (time.perf_counter() - began)
             if ahead > 0:
                 time.sleep(ahead)
-
-
-def machine() -> dict[str, Any]:
-    """Return what the figures were measured on."""
-    return {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": sys.version[:6]}
