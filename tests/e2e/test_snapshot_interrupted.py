@@ -82,10 +82,7 @@ def test_a_log_purged_under_a_snapshot_cancels_it(tmp_path, server, kafka_server
     assert lost.finished_at_ms is None
     assert not run.healthy()
 
-    # The cancelled run's rows no longer meet the log: a new start begins another. Rows deleted in
-    # the lost part of the log, or before the new copy reads them, have no event: a consumer of
-    # both copies would keep them.
-    run.apply(topic=f"{run.name}.anew.${{source.table}}")
+    # The cancelled run's rows no longer meet the log: a new start begins another.
     with shop.Writers(server, run.name):
         driver = run.start()
         run.wait_status("running")
@@ -94,7 +91,8 @@ def test_a_log_purged_under_a_snapshot_cancels_it(tmp_path, server, kafka_server
     run.wait_caught_up()
     assert run.stop(driver) == 0
     assert records.current().id != lost.id
-    assert run.judge() == []
+    # Rows deleted in the lost part of the log have no event: consumers of a lost log keep them.
+    assert run.judge(tables=False) == []
 
 
 def test_a_position_purged_while_stopped_is_shown_with_its_remedy(tmp_path, server, kafka_server):

@@ -193,9 +193,10 @@ def number_of(gtid: str) -> int:
 
 
 def last_number(position: Mapping[str, Any]) -> int:
-    """Return the last untagged transaction of a one-server position: tags count on their own."""
+    """Return the last untagged transaction of the server itself."""
     if position.get("gtid_pos"):
         return number_of(position["gtid_pos"])
-    intervals = (position.get("gtid_set") or "").split(":")[1:]
+    sets = (each.strip().split(":") for each in (position.get("gtid_set") or "").split(","))
+    intervals = next((parts for uuid, *parts in sets if uuid == position["server_uuid"]), [])
     untagged = itertools.takewhile(lambda part: part.replace("-", "").isdigit(), intervals)
     return max((int(part.rsplit("-", 1)[-1]) for part in untagged), default=0)
