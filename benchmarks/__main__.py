@@ -120,9 +120,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         result |= _measured(asked, Path(place))
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / _name(asked)).write_text(json.dumps(result, indent=2) + "\n")
+    if asked.what == "rates":
+        _keep_threads(asked, result)
+    _write(_name(asked), result)
     _show(result)
-    _out.print(f"written to benchmarks/results/{_name(asked)}")
+
+
+def _keep_threads(asked: argparse.Namespace, result: dict[str, Any]) -> None:
+    """Move what each thread cost into a file of its own; with Spark they are those of a worker."""
+    spent = {row["asked_per_s"]: row.pop("threads_cpu_s_per_million") for row in result["rates"]}
+    if asked.local:
+        about = {key: result[key] for key in ("date", "commit", "machine")}
+        _write(f"threads-{asked.source}.json", about | {"cpu_s_per_million": spent})
+
+
+def _write(name: str, result: dict[str, Any]) -> None:
+    (RESULTS / name).write_text(json.dumps(result, indent=2) + "\n")
+    _out.print(f"written to benchmarks/results/{name}")
 
 
 def _parser() -> argparse.ArgumentParser:

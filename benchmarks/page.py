@@ -49,6 +49,7 @@ def main(_results: Path, _about_this_run: dict[str, Any]) -> None:
         starts=_starts_table(),
         targets=_targets_table(),
         threads=_threads_table(),
+        pace=_pace(),
         bound=_bound(),
         soak=_soak(),
     )
@@ -72,16 +73,7 @@ def _about() -> str:
     return (
         f"{machine['cores']} cores for everything:\ndatabase, broker and us. Python "
         f"{machine['python'].strip()}, commit {commits}, {results[0]['date']}; load before a run\n"
-        f"at most {load:.1f}. {_pace(machine)}"
-    )
-
-
-def _pace(machine: dict[str, Any]) -> str:
-    """Return how quick the machine was."""
-    return (
-        f"The same small work of Python, NumPy and Arrow took\n{machine['work_us']} µs of CPU at a "
-        f"stretch and {machine['work_after_sleep_us']} µs after 10 ms of sleep "
-        "(`benchmarks/machine.py`); compare that before you\ncompare figures of two days."
+        f"at most {load:.1f}."
     )
 
 
@@ -259,27 +251,36 @@ def _targets_table() -> str:
 
 
 def _threads_table() -> str:
-    """Return what each thread of one process costs at a steady load."""
+    """Return which part of its CPU each thread of one process takes at a steady load."""
     measured = {
-        (source, row["asked_per_s"]): row["threads_cpu_s_per_million"]
+        (source, rate): spent
         for source in _SOURCES
-        for row in _result(f"rates-{source}-inserts-local")["rates"]
-        if row["asked_per_s"] in _PROFILED
+        for rate, spent in _result(f"threads-{source}")["cpu_s_per_million"].items()
+        if int(rate) in _PROFILED
     }
-    known = {name for spent in measured.values() for name in spent} - _THREADS.keys()
+    others = {name for spent in measured.values() for name in spent} - _THREADS.keys()
     rows = [
-        [
-            name,
-            what,
-            *(f"{sum(spent.get(each, 0) for each in found):.0f}" for spent in measured.values()),
-        ]
-        for name, what, found in (
-            *((name, what, [name]) for name, what in _THREADS.items()),
-            ("others", "heartbeat, state, measuring", sorted(known)),
+        [name, what, *(_share(spent, of) for spent in measured.values())]
+        for name, what, of in (
+            *((name, what, {name}) for name, what in _THREADS.items()),
+            ("others", "heartbeat, state, measuring", others),
         )
     ]
-    heads = [f"{_SOURCES[source]}, {rate:,}/s" for source, rate in measured]
+    heads = [f"{_SOURCES[source]}, {int(rate):,}/s" for source, rate in measured]
     return _table(("thread", "does", *heads), rows)
+
+
+def _pace() -> str:
+    """Return what cold caches do to any work on the machine."""
+    machine = _result("threads-mysql")["machine"]
+    return (
+        f"some work of Python, NumPy and Arrow that takes {machine['work_us']} µs of CPU at a "
+        f"stretch\ntook {machine['work_after_sleep_us']} µs after 10 ms of sleep"
+    )
+
+
+def _share(spent: dict[str, float], names: Iterable[str]) -> str:
+    return f"{100 * sum(spent.get(name, 0) for name in names) / sum(spent.values()):.0f} %"
 
 
 def _bound() -> str:
@@ -291,8 +292,8 @@ def _bound() -> str:
     most = cores / sum(spent.values()) * 1e6
     return (
         f"With a backlog, a million rows take {ours:.1f} s of CPU here, {spent['kafka']:.1f} s in "
-        f"the broker and {spent['mysql']:.1f} s in MySQL: {cores} cores that never wait would come "
-        f"to {most:,.0f} rows/s."
+        f"the broker and {spent['mysql']:.1f} s\nin MySQL: {cores} cores that never wait would "
+        f"come to {most:,.0f} rows/s."
     )
 
 
@@ -406,9 +407,10 @@ In one process, unless it says Spark.
 
 {targets}
 
-Small loads are where we cost most. Each transaction becomes a batch of its own there, what it costs
-is spread over many small steps of Python, and each time the caches are cold: see above what 10 ms
-of sleep do to any work here. The threads of one process, CPU s per million:
+Small loads are where we cost most. Each transaction is decoded, and becomes a batch, of its own
+there; what that costs is spread over many small steps of Python, and caches are cold each time:
+{pace} (`benchmarks/machine.py`). Where the CPU of one
+process goes (`benchmarks/results/threads-mysql.json`, `threads-postgres.json`):
 
 {threads}
 
