@@ -116,6 +116,21 @@ def test_wherever_a_copy_beside_the_stream_is_killed_each_row_comes_once(kind, r
     assert run.judge(start) == []
 
 
+def test_a_stream_keeps_its_sink_while_many_chunks_are_copied_beside_it(nats_server, tmp_path):
+    run = exact_run("nats", nats_server.dsn(), tmp_path, transactions=2400, rate=400)
+    run.document = run.document.replace("chunk_size: 20", "chunk_size: 1")
+    one_after_the_other(run)
+    start = run.begin()
+    snapshots.request(run.store, NAME, CopySelection(), "copy", "a test")
+    run.deliver_all()
+
+    copied = snapshots.request_state(run.store, NAME, "copy").copied
+    assert copied["script.rows"]["chunks"] > 40
+    assert run.judge(start) == []
+    # Rows and changes go through connections of their own, to the end of one stream.
+    assert "taken over again" not in run.log.read_text()
+
+
 @pytest.mark.long
 def test_rows_of_a_chunk_that_are_refused_are_set_aside_once(kafka_server, tmp_path, monkeypatch):
     for name, place in picky.PLACE.items():

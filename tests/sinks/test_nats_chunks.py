@@ -143,6 +143,49 @@ def test_changes_are_behind_the_whole_chunk(place):
     assert again.position == BEGIN.position
 
 
+def test_the_stream_goes_on_behind_chunks_that_are_copied_beside_it(place):
+    stream, copier = place.open(is_copier=False), place.open()
+    assert stream.recover() is None
+    for chunk in range(4):
+        rows = place.rows(range(chunk * 10, chunk * 10 + 7))
+        assert copier.write_chunk(rows, mark(1, chunk=f"t/{chunk}", is_first=True)).text
+        assert not copier.write(place.rows([chunk * 10 + 7, chunk * 10 + 8]))
+        assert not stream.write_once(place.rows([chunk * 10 + 9]), BEGIN, BEGIN)
+
+    assert place.read() == list(range(40))
+    assert place.open(is_copier=False).recover().position == BEGIN.position
+
+
+def test_the_stream_does_not_go_on_behind_a_part_of_a_chunk(place):
+    stream = place.open(is_copier=False)
+    stream.recover()
+    assert not stream.write_once(place.rows([1000]), BEGIN, BEGIN)
+    place.interrupted(range(400))
+
+    with pytest.raises(FencedError):
+        stream.write_once(place.rows([1001]), BEGIN, BEGIN)
+    assert place.read()[-1] < 400
+    stream.recover()
+    assert not stream.write_once(place.rows([1001]), BEGIN, BEGIN)
+
+    assert place.read() == [1000, *range(400), 1001]
+
+
+def test_a_stream_that_another_one_took_is_noticed_behind_copied_rows(place):
+    stream, copier = place.open(is_copier=False), place.open()
+    stream.recover()
+    assert not stream.write_once(place.rows([0]), BEGIN, BEGIN)
+    other = place.open(is_copier=False)
+    other.recover()
+    assert not other.write_once(place.rows([1]), BEGIN, BEGIN)
+    assert copier.write_chunk(place.rows([2, 3]), mark(1, is_first=True)).text
+
+    with pytest.raises(FencedError, match="another writer took"):
+        stream.write_once(place.rows([4]), BEGIN, BEGIN)
+
+    assert place.read() == [0, 1, 2, 3]
+
+
 def test_dead_letters_are_behind_the_whole_chunk(place):
     place.interrupted(range(400))
 

@@ -68,6 +68,8 @@ class NatsOnceWriter(NatsWriter):
         self._mark = ""
         self._end = 0
         self._sure = False
+        self._behind = ""
+        """What rows name that are appended behind this end; empty before the first one is known."""
         self._rows: tuple[Streams, dict[str, str]] | None = None
         self._chunk: str | None = None
         self.has_expired = False
@@ -120,6 +122,7 @@ class NatsOnceWriter(NatsWriter):
         streams = await self._connection.up()
         tail = await self._whole_tail(streams)
         self._end, self._sure = tail.seq, True
+        self._behind = self._positions.behind(tail)
         self.has_expired = self._positions.has_expired(tail)
         return await self._positions.held(streams, tail)
 
@@ -142,6 +145,8 @@ class NatsOnceWriter(NatsWriter):
                 if done == len(batch):
                     break
             done += await self._append_behind(streams, batch[done:], is_contended=False)
+        if batch:
+            self._behind = self._positions.behind(StreamEnd(self._end, batch[-1].headers))
         return []
 
     async def _tail(self, streams: Streams) -> StreamEnd:
@@ -341,9 +346,22 @@ class NatsOnceWriter(NatsWriter):
                 self._end, self._sure = tail.seq, True
                 return place + 1
         if tail.seq != self._end:
-            raise self._fenced(tail.seq)
+            if not self._ends_with_rows(tail):
+                raise self._fenced(tail.seq)
+            self._end = tail.seq
         self._sure = True
         return done
+
+    def _ends_with_rows(self, tail: StreamEnd) -> bool:
+        """Return whether a copy beside the stream has appended rows since, and nobody a change.
+
+        Rows name the last change in front of them. A chunk that is stored in part is completed
+        first, as ``recover`` does.
+        """
+        if tail.headers is None or tail.seq < self._end:
+            return False
+        row = ChunkRow.of(tail.headers)
+        return tail.headers.get(BEHIND) == self._behind and (row is None or row.is_last)
 
     def _fenced(self, seq: int) -> FencedError:
         return FencedError(
