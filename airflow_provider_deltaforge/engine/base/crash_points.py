@@ -4,7 +4,8 @@ Code calls ``reach(CrashPoint.X)`` there. In production that costs one compariso
 ``DELTAFORGE_HOLD_AT="sink_written:3:/tmp/held"``: the third time, the process writes its id
 into that file and waits until the file says "go", so that the test can kill any process it likes
 exactly there. A file that exists already means the hold has happened, in any process. With
-``DELTAFORGE_HOLD_AT="@/tmp/next"`` each process reads the same from that file when it starts.
+``DELTAFORGE_HOLD_AT="@/tmp/next"`` each process reads the same from that file when it starts, and a
+worker process of Spark for each lane that it is given.
 """
 
 import os
@@ -94,6 +95,12 @@ def arm() -> None:
 
 
 arm()
+
+
+def arm_again() -> None:
+    """Read anew what a file asks for, in a process that begins with something else."""
+    if os.environ.get(HOLD_VARIABLE, "").startswith("@"):
+        arm()
 
 
 def reach(crash_point: CrashPoint) -> None:

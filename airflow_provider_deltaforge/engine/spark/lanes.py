@@ -9,6 +9,7 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+from airflow_provider_deltaforge.engine.base.crash_points import arm_again
 from airflow_provider_deltaforge.engine.base.log_shipper import (
     LogOrigin,
     driver_log,
@@ -73,6 +74,7 @@ def run_lane(job: DriverAssignment, window_s: float, scope: PipelineScope | None
             after the other.
     """
     stay_lean()
+    arm_again()  # Spark gives a worker process one task after the other.
     # The lane, its drivers and kernels are only needed where a task runs.
     from airflow_provider_deltaforge.engine.lane.lane import Lane
 

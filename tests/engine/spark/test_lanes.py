@@ -8,6 +8,12 @@ import threading
 import pytest
 
 from airflow_provider_deltaforge.control import pipelines
+from airflow_provider_deltaforge.engine.base.crash_points import (
+    HOLD_VARIABLE,
+    CrashPoint,
+    arm,
+    reach,
+)
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery
 from airflow_provider_deltaforge.engine.lane.lane import Lane
@@ -17,6 +23,7 @@ from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.spec.variables import INLINE_PREFIX
 from airflow_provider_deltaforge.storage.memory import MemoryStore
 from tests.engine.in_process import DRIVER, InProcess
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -92,6 +99,32 @@ def test_a_query_that_is_over_waits_for_no_store(pipeline, monkeypatch):
 
     monkeypatch.setattr(MemoryStore, "get", away)
     assert not WindowGate(pipeline.location, over).passes()
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """The file that says where processes are held, read by this one already."""
+    path = tmp_path / "asked"
+    path.write_text("")
+    monkeypatch.setenv(HOLD_VARIABLE, f"@{path}")
+    arm()
+    yield path
+    path.write_text("")
+    arm()
+
+
+def test_a_worker_that_gets_a_lane_is_held_where_that_is_asked_for_then(pipeline, asked, tmp_path):
+    held = tmp_path / "held"
+    asked.write_text(f"source_acknowledged:1:{held}")
+    pipeline.want("stopped")
+    run_lane(_job(pipeline), 60)
+
+    reaching = threading.Thread(target=reach, args=(CrashPoint.SOURCE_ACKNOWLEDGED,))
+    reaching.start()
+    wait_for("the hold", lambda: held.exists() and held.read_text() == str(os.getpid()))
+    held.write_text("go")
+    reaching.join(60)
+    assert not reaching.is_alive()
 
 
 def test_a_lane_that_cannot_even_be_made_ends_with_its_class(pipeline, monkeypatch):
