@@ -172,8 +172,13 @@ class Rest:
         """Return the extra links of a task instance: label to address."""
         return dict(self.get(f"{_task_path(dag_id, run_id, task_id)}/links")["extra_links"])
 
-    def log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
-        """Return the log of an attempt, the triggerer's part included, one event a line."""
+    def log(self, dag_id: str, run_id: str, task_id: str, attempt: int | None = None) -> str:
+        """Return the log of an attempt, the triggerer's part included, one event a line.
+
+        By default of the last one: where a machine is busy, Airflow may try a task again.
+        """
+        if attempt is None:
+            attempt = self.task(dag_id, run_id, task_id)["try_number"]
         path = f"{_task_path(dag_id, run_id, task_id)}/logs/{attempt}"
         content = self.get(path, full_content=True)["content"]
         return "\n".join(line if isinstance(line, str) else _told(line) for line in content)

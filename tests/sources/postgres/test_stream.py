@@ -190,8 +190,8 @@ def test_an_open_transaction_is_read_after_everything_around_it_was_confirmed(
         stream = source.open(start)
         execute(postgres_server, "INSERT INTO t VALUES (2, 'quick')", database=database)
         (quick,) = events(read_until(stream, events))
-        stream.acknowledge(source.head())
         reached = stream.position
+        stream.acknowledge(reached)
         stream.close()
         slow.execute("COMMIT")
     assert json.loads(quick["after"])["id"] == 2
