@@ -38,8 +38,10 @@ def server(limits):
         over.wait(2 * PATIENCE_S)
 
     with serving(app, "127.0.0.1:0", limits) as address:
-        yield address
-        over.set()
+        try:
+            yield address
+        finally:
+            over.set()
 
 
 @pytest.fixture(scope="module")

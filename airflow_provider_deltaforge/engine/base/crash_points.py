@@ -5,7 +5,7 @@ Code calls ``reach(CrashPoint.X)`` there. In production that costs one compariso
 into that file and waits until the file says "go", so that the test can kill any process it likes
 exactly there. A file that exists already means the hold has happened, in any process. With
 ``DELTAFORGE_HOLD_AT="@/tmp/next"`` each process reads the same from that file when it starts, and a
-worker process of Spark for each lane that it is given.
+worker process of Spark for each task that it is given.
 """
 
 import os

@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_provider_deltaforge.engine.base.crash_points import arm_again
 from airflow_provider_deltaforge.engine.base.outcome import Outcome
 from airflow_provider_deltaforge.engine.base.process_memory import stay_lean
 from airflow_provider_deltaforge.engine.base.runner import (
@@ -205,6 +206,7 @@ def copy_on_executor(
         scope: the pipeline, in an application that runs several.
     """
     stay_lean()
+    arm_again()  # As for a lane.
     logs.configure({"snapshot": run_id})
     with working_for(scope):
         for chunks in workers:

@@ -358,10 +358,10 @@ class NatsOnceWriter(NatsWriter):
         Rows name the last change in front of them. A chunk that is stored in part is completed
         first, as ``recover`` does.
         """
-        if tail.headers is None or tail.seq < self._end:
-            return False
-        row = ChunkRow.of(tail.headers)
-        return tail.headers.get(BEHIND) == self._behind and (row is None or row.is_last)
+        headers = tail.headers or {}
+        row = ChunkRow.of(headers)
+        is_whole = row is None or row.is_last
+        return tail.seq > self._end and headers.get(BEHIND) == self._behind and is_whole
 
     def _fenced(self, seq: int) -> FencedError:
         return FencedError(
