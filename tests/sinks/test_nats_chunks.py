@@ -186,6 +186,20 @@ def test_a_stream_that_another_one_took_is_noticed_behind_copied_rows(place):
     assert place.read() == [0, 1, 2, 3]
 
 
+def test_a_stream_that_wakes_up_behind_its_successors_copy_adds_nothing(place):
+    frozen = place.open(is_copier=False)
+    frozen.recover()
+    assert not frozen.write_once(place.rows([0]), BEGIN, BEGIN)
+    successor = place.open(context=place.pipeline.context())
+    assert successor.write_chunk(place.rows([1, 2]), mark(1, is_first=True)).text
+
+    # The rows name its own last change, as those of a copy beside it would.
+    with pytest.raises(FencedError):
+        frozen.write_once(place.rows([3]), BEGIN, BEGIN)
+
+    assert place.read() == [0, 1, 2]
+
+
 def test_dead_letters_are_behind_the_whole_chunk(place):
     place.interrupted(range(400))
 
