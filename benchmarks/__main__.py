@@ -120,7 +120,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
         result |= _measured(asked, Path(place))
     RESULTS.mkdir(exist_ok=True)
-    if asked.what == "rates":
+    if "rates" in result:
         _keep_threads(asked, result)
     _write(_name(asked), result)
     _show(result)
@@ -128,10 +128,17 @@ def main() -> None:
 
 def _keep_threads(asked: argparse.Namespace, result: dict[str, Any]) -> None:
     """Move what each thread cost into a file of its own; with Spark they are those of a worker."""
-    spent = {row["asked_per_s"]: row.pop("threads_cpu_s_per_million") for row in result["rates"]}
-    if asked.local:
+    spent = [
+        {
+            "asked_per_s": row["asked_per_s"],
+            "events_per_s": row["events_per_s"],
+            "cpu_s_per_million": row.pop("threads_cpu_s_per_million"),
+        }
+        for row in result["rates"]
+    ]
+    if asked.what == "rates" and asked.local:
         about = {key: result[key] for key in ("date", "commit", "machine")}
-        _write(f"threads-{asked.source}.json", about | {"cpu_s_per_million": spent})
+        _write(_name(asked).replace("rates", "threads"), about | {"rates": spent})
 
 
 def _write(name: str, result: dict[str, Any]) -> None:
@@ -252,7 +259,7 @@ def _show(result: dict[str, Any]) -> None:
     table.add_column("value", justify="right")
     for key, value in figures.items():
         if key != "processes":
-            table.add_row(key, f"{value:,}" if isinstance(value, int | float) else str(value))
+            table.add_row(key, str(value) if isinstance(value, list) else f"{value:,}")
     for name, process in figures["processes"].items():
         words = ", ".join(f"{key} {value:,}" for key, value in process.items())
         table.add_row(name, words)

@@ -50,6 +50,7 @@ def main(_results: Path, _about_this_run: dict[str, Any]) -> None:
         targets=_targets_table(),
         threads=_threads_table(),
         pace=_pace(),
+        profiled=f"`{_threads('mysql')['commit']}`, {_threads('mysql')['date']}",
         bound=_bound(),
         soak=_soak(),
     )
@@ -252,27 +253,31 @@ def _targets_table() -> str:
 
 def _threads_table() -> str:
     """Return which part of its CPU each thread of one process takes at a steady load."""
-    measured = {
-        (source, rate): spent
-        for source in _SOURCES
-        for rate, spent in _result(f"threads-{source}")["cpu_s_per_million"].items()
-        if int(rate) in _PROFILED
-    }
-    others = {name for spent in measured.values() for name in spent} - _THREADS.keys()
+    measured = [
+        (name, row["events_per_s"], row["cpu_s_per_million"])
+        for source, name in _SOURCES.items()
+        for row in _threads(source)["rates"]
+        if row["asked_per_s"] in _PROFILED
+    ]
+    others = {name for _, _, spent in measured for name in spent} - _THREADS.keys()
     rows = [
-        [name, what, *(_share(spent, of) for spent in measured.values())]
+        [name, what, *(_share(spent, of) for _, _, spent in measured)]
         for name, what, of in (
             *((name, what, {name}) for name, what in _THREADS.items()),
             ("others", "heartbeat, state, measuring", others),
         )
     ]
-    heads = [f"{_SOURCES[source]}, {int(rate):,}/s" for source, rate in measured]
+    heads = [f"{source}, {rate:,}/s" for source, rate, _ in measured]
     return _table(("thread", "does", *heads), rows)
+
+
+def _threads(source: str) -> dict[str, Any]:
+    return _result(f"threads-{source}-inserts-local")
 
 
 def _pace() -> str:
     """Return what cold caches do to any work on the machine."""
-    machine = _result("threads-mysql")["machine"]
+    machine = _threads("mysql")["machine"]
     return (
         f"some work of Python, NumPy and Arrow that takes {machine['work_us']} µs of CPU at a "
         f"stretch\ntook {machine['work_after_sleep_us']} µs after 10 ms of sleep"
@@ -410,7 +415,8 @@ In one process, unless it says Spark.
 Small loads are where we cost most. Each transaction is decoded, and becomes a batch, of its own
 there; what that costs is spread over many small steps of Python, and caches are cold each time:
 {pace} (`benchmarks/machine.py`). Where the CPU of one
-process goes (`benchmarks/results/threads-mysql.json`, `threads-postgres.json`):
+process goes, at the rates that the writers came to ({profiled};
+`benchmarks/results/threads-*.json`):
 
 {threads}
 
