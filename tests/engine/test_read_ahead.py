@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -40,9 +41,11 @@ class Chunks:
 def pumped():
     pumps = []
 
-    def pump(*chunks, limits=PATIENT, prepare=lambda batch: batch, ahead=1, reader=None):
+    def pump(
+        *chunks, limits=PATIENT, prepare=lambda batch: batch, ahead=1, reader=None, kind=ReadAhead
+    ):
         pumps.append(
-            ReadAhead(
+            kind(
                 reader or Chunks(*chunks),
                 Batcher(limits),
                 prepare,
@@ -154,3 +157,40 @@ def test_who_is_idle_gets_what_there_is_and_who_is_busy_gets_more_at_once(pumped
     wait_until(lambda: reader.decoded == 4)
     rest = pump.next(PATIENCE_S)
     assert (rest.position, rest.rows.num_rows) == ({"tx": 4}, 6)
+
+
+class Pausing(ReadAhead):
+    """Waits for idle delivery as long as a test may take."""
+
+    pause_s = PATIENCE_S
+
+
+def test_behind_a_small_segment_the_reader_waits_until_delivery_is_idle(pumped):
+    reader = Fed()
+    pairs = BatchLimits(max_events=2, max_bytes=10**9, max_age_s=10**6)
+    pump = pumped(limits=pairs, ahead=2, reader=reader, kind=Pausing)
+    reader.chunks.put(batch_of(2, first=1))
+    reader.chunks.put(batch_of(2, first=2))
+    wait_until(lambda: pump.depths()["batches"] == 1)
+    assert pump.next(0).position == {"tx": 1}
+    time.sleep(0.2)  # Whoever reads on has done it by then.
+    assert reader.chunks.qsize() == 1
+    assert pump.next(PATIENCE_S / 2).position == {"tx": 2}
+
+
+def test_behind_a_large_segment_reading_goes_on_while_it_is_delivered(pumped):
+    reader = Fed()
+    pump = pumped(reader=reader, kind=Pausing)
+    reader.chunks.put(batch_of(2, first=1, row_bytes=1 << 20))
+    reader.chunks.put(batch_of(2, first=2))
+    assert pump.next(PATIENCE_S).position == {"tx": 1}
+    wait_until(lambda: reader.decoded == 2, PATIENCE_S / 2)
+
+
+def test_the_rest_of_a_transaction_is_read_without_a_pause(pumped):
+    reader = Fed()
+    pump = pumped(reader=reader, kind=Pausing)
+    assert pump.next(0) is None
+    reader.chunks.put(batch_of(2, first=1, open_tx=True))
+    reader.chunks.put(batch_of(2, first=1, continues=True))
+    assert pump.next(PATIENCE_S / 2).rows.num_rows == 4

@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.sources.reader_contract import LogReader, LogSe
 
 _READ_S = 0.2
 _PUT_S = 0.1
+_SMALL_BYTES = 64 << 10
 _CHUNKS_AHEAD = 4
 _BYTES_AHEAD = 8 << 20
 """Bytes of log in deliveries that are prepared and not over; one delivery may be larger, alone.
@@ -138,6 +139,12 @@ class ReadAhead(Generic[Prepared]):
         measured: where what is read is counted.
     """
 
+    pause_s = 0.02
+    """How long the reader pauses at most behind a small segment, until nothing is being delivered.
+
+    What the server sends meanwhile becomes one segment: ten rows cost little less than a hundred.
+    """
+
     def __init__(
         self,
         reader: LogReader,
@@ -149,6 +156,7 @@ class ReadAhead(Generic[Prepared]):
         measured: LaneMeasurements,
     ) -> None:
         self._reader = reader
+        self._resume = threading.Event()
         self._batcher = batcher
         self._prepare = prepare
         self._on_error = on_error
@@ -181,6 +189,7 @@ class ReadAhead(Generic[Prepared]):
         ready = self._ready.get(0)
         if ready is None:
             self._is_idle = True  # Before the look: whatever is added from now on is not kept back.
+            self._resume.set()
             if not self._batcher.is_empty:
                 self._chunks.wake()
             ready = self._ready.get(timeout_s)
@@ -234,8 +243,12 @@ class ReadAhead(Generic[Prepared]):
             chunk = retry_until(
                 self._read_once, self._on_error, ending.is_set, ending.wait, _LONGEST_WAIT_S
             )
-            if chunk is not None:
-                self._chunks.put(chunk)
+            if chunk is None:
+                continue
+            self._resume.clear()
+            self._chunks.put(chunk)
+            if chunk.nbytes < _SMALL_BYTES:
+                self._resume.wait(self.pause_s)
 
     def _read_once(self) -> LogSegment | None:
         if self._ending.is_set():
@@ -252,6 +265,8 @@ class ReadAhead(Generic[Prepared]):
                 raise chunk
             for batch in self._batches(chunk):
                 self._make_ready(batch)
+            if self._is_idle:  # The end of a transaction is still to be read.
+                self._resume.set()
             for prepared in self._gate.joining():
                 if (rest := self._batcher.rest()) is not None:
                     self._make_ready(rest)
@@ -260,7 +275,9 @@ class ReadAhead(Generic[Prepared]):
     def _make_ready(self, batch: SourceBatch) -> None:
         weight = max(batch.nbytes, batch.rows.num_rows * LEAST_EVENT_BYTES)
         self._room.take(weight)
-        self._ready.put((self._prepare(batch), weight))
+        prepared = self._prepare(batch)
+        self._is_idle = False
+        self._ready.put((prepared, weight))
 
     def _decoded(self, chunk: LogSegment) -> ChangeBatch:
         begun_s = time.perf_counter()
@@ -281,5 +298,4 @@ class ReadAhead(Generic[Prepared]):
                 yield from self._batcher.add(batch, time.monotonic())
         due = self._batcher.due(time.monotonic(), is_idle=self._is_idle)
         if due is not None:
-            self._is_idle = False
             yield due
