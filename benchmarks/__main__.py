@@ -170,6 +170,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=int, default=20, help="measured time of latency")
     parser.add_argument("--local", action="store_true", help="without Spark")
     parser.add_argument("--rounds", type=int, default=3, help="of peers")
+    parser.add_argument(
+        "--continue",
+        dest="is_continued",
+        action="store_true",
+        help="peers: keep the rounds that the result has, and measure more",
+    )
     parser.add_argument("--archive", action="store_true", help="drain: archive the log as well")
     return parser
 
@@ -187,6 +193,7 @@ def _tables(asked: argparse.Namespace) -> dict[str, Callable[[Path, dict[str, An
             rows=asked.events,
             seconds=asked.seconds,
             rounds=asked.rounds,
+            is_continued=asked.is_continued,
         ),
     }
 

@@ -150,8 +150,10 @@ def _peers() -> str:
         )
     result = _result("peers")
     rounds = {row["rounds"] for row in result["medians"]}
+    measured = {(run["date"], run["commit"]) for run in result["runs"]}
+    whens = [f"{date}, `{commit}`" for date, commit in sorted(measured)]
     words = (
-        f"`./dev.sh bench peers`, {result['date']}, commit `{result['commit']}`: medians of "
+        f"`./dev.sh bench peers` ({'; '.join(whens)}): medians of "
         f"{min(rounds)} round{'s' if min(rounds) > 1 else ''} in rotating order"
     )
     tables = []

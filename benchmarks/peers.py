@@ -51,6 +51,7 @@ def main(
     rows: int,
     seconds: int,
     rounds: int,
+    is_continued: bool,
 ) -> None:
     """Measure and write ``peers.json``, after each run anew.
 
@@ -61,8 +62,11 @@ def main(
         rows: of a backlog.
         seconds: how long a steady load is measured.
         rounds: how often each is measured.
+        is_continued: rounds that the result has already stay in it, and count.
     """
-    runs: list[dict[str, Any]] = []
+    kept = json.loads((results / "peers.json").read_text()) if is_continued else {}
+    runs: list[dict[str, Any]] = kept.get("runs", [])
+    first = 1 + max((run["round"] for run in runs), default=-1)
     with (
         tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place,
         _bench(Path(place), sources) as bench,
@@ -77,8 +81,11 @@ def main(
             system.name: {"steady": system.steady, "backlog": system.backlog}
             for system in systems()
         }
-        for found in bench.measured(rounds, rows, seconds):
-            runs.append(found)
+        differing = [key for key in ("rows", "seconds", "settings") if kept.get(key) != about[key]]
+        if kept and differing:
+            raise SystemExit(f"the result has rounds with other {', '.join(differing)}")
+        for found in bench.measured(range(first, first + rounds), rows, seconds):
+            runs.append(found | {"commit": about["commit"], "date": about["date"]})
             _out.print_json(json.dumps(found))
             result = {**about, "medians": medians(runs), "runs": runs}
             (results / "peers.json").write_text(json.dumps(result, indent=2) + "\n")
@@ -171,12 +178,12 @@ class _Bench:
         for system in self._systems.values():
             system.kill()
 
-    def measured(self, rounds: int, rows: int, seconds: int) -> Iterator[dict[str, Any]]:
+    def measured(self, rounds: range, rows: int, seconds: int) -> Iterator[dict[str, Any]]:
         """Measure all; yield one result after the other."""
         for source in self._sources:
             for system in self._of(source, 0):
                 self._prime(source, system)
-        for number in range(rounds):
+        for number in rounds:
             for source in self._sources:
                 source.work.load(source.server, rows, "inserts")
                 for system in self._of(source, number):
