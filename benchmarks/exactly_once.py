@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks import whole, workload
 from tests.servers import kafka, mysql
 
-ROUNDS = 3
+ROUNDS = 5
 _BATCHES: dict[str, dict[str, int]] = {"tuned": whole.TUNED, "defaults": {}}
 _out = Console()
 
