@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns.binary_columns import number_column
+from airflow_provider_deltaforge.columns.short_columns import kept_if_short
 
 _ZEROS_MAX = 4096
 _ZEROS = pa.py_buffer(bytes(4 * _ZEROS_MAX))
-
 Codes = npt.NDArray[np.intp]
 
 
 def dictionary_column(numbers: Any, values: pa.Array, missing: Any = None) -> pa.DictionaryArray:
     """Return ``values[number]`` for each number, and null where ``missing`` is True."""
-    if missing is not None and missing.any():
+    if missing is not None and np.count_nonzero(missing):
         indices = pa.array(numbers, pa.int32(), mask=missing)
     else:
         indices = number_column(np.ascontiguousarray(numbers, np.int32), pa.int32())
@@ -31,11 +31,18 @@ def shared_column(numbers: Any, values: pa.Array) -> pa.DictionaryArray:
 
     Whoever needs a text for each value then makes one, and the same for all rows.
     """
-    if len(numbers) and (numbers == numbers[0]).all():
+    if is_same(numbers):
         return repeated(values[numbers[0]].as_py(), len(numbers))
     return dictionary_column(numbers, values)
 
 
+def is_same(numbers: Any) -> bool:
+    """Return whether there are numbers, and all are the same."""
+    count = len(numbers)
+    return count > 0 and np.count_nonzero(numbers == numbers[0]) == count
+
+
+@kept_if_short
 def repeated(text: str, count: int) -> pa.DictionaryArray:
     """Return a column that holds one text in every row."""
     numbers = _ZEROS if count <= _ZEROS_MAX else pa.py_buffer(np.zeros(count, np.int32))

@@ -43,17 +43,19 @@ def native_pieces(rows: pa.RecordBatch, origin: Origin) -> list[Piece]:
     """Return the native event in pieces, for envelopes that put something around it."""
     if not rows.num_rows:
         return []
-    ts_ms = digits_of(rows["ts_ms"])
+    # Each look at a column of a batch makes an object; a small one is written in no more time.
+    op, ts_ms = rows["op"], digits_of(rows["ts_ms"])
+    order = rows["row"]
     return [
         b'{"before":',
         texts_of(rows["before"]),
         b',"after":',
         texts_of(rows["after"]),
-        *_source(rows, origin, ts_ms),
-        per_combination([rows["op"]], lambda op: b',"op":' + json_text(op)),
+        *_source(rows, origin, ts_ms, op, order),
+        per_combination([op], lambda op: b',"op":' + json_text(op)),
         b',"ts_ms":',
         ts_ms,
-        *_transaction(rows),
+        *_transaction(rows["tx_id"], order),
         b',"event_id":"',
         uuids_of(rows["event_id"]),
         b'","tenant_id":' + json_text(origin.tenant),
@@ -68,23 +70,27 @@ def native_pieces(rows: pa.RecordBatch, origin: Origin) -> list[Piece]:
 def optional_details(rows: pa.RecordBatch) -> list[Piece]:
     """Return ``ddl``, ``tags``, ``synthetic``, ``unchanged``, each where a row has it."""
     tags: list[Piece] = []
-    if rows["tags"].null_count < rows.num_rows:
+    of_script = rows["tags"]
+    if of_script.null_count < rows.num_rows:
         # Only scripts set tags, and they have already paid for an object per event.
-        texts = [None if each is None else orjson.dumps(each) for each in rows["tags"].to_pylist()]
+        texts = [None if each is None else orjson.dumps(each) for each in of_script.to_pylist()]
         column = pa.array(texts, pa.binary())
         tags = where_present(column, [b',"tags":', texts_of(column)])
+    ddl, makers, unchanged = rows["ddl"], rows["synthetic"], rows["unchanged"]
     synthetic: list[Piece] = []
-    if rows["synthetic"].null_count < rows.num_rows:
-        synthetic = [b',"synthetic":', strings_of(rows["synthetic"])]
+    if makers.null_count < rows.num_rows:
+        synthetic = [b',"synthetic":', strings_of(makers)]
     return [
-        *where_present(rows["ddl"], [b',"ddl":', texts_of(rows["ddl"])]),
+        *where_present(ddl, [b',"ddl":', texts_of(ddl)]),
         *tags,
-        *where_present(rows["synthetic"], synthetic),
-        *where_present(rows["unchanged"], [b',"unchanged":', texts_of(rows["unchanged"])]),
+        *where_present(makers, synthetic),
+        *where_present(unchanged, [b',"unchanged":', texts_of(unchanged)]),
     ]
 
 
-def _source(rows: pa.RecordBatch, origin: Origin, ts_ms: RowTexts) -> list[Piece]:
+def _source(
+    rows: pa.RecordBatch, origin: Origin, ts_ms: RowTexts, op: pa.DictionaryArray, order: pa.Array
+) -> list[Piece]:
     version, connector, name = map(
         json_text, (origin.source_version, origin.connector, origin.pipeline)
     )
@@ -95,8 +101,8 @@ def _source(rows: pa.RecordBatch, origin: Origin, ts_ms: RowTexts) -> list[Piece
         head % (version, connector, name),
         ts_ms,
         per_combination([rows["db"], rows["schema"], rows["table"]], _place),
-        per_combination([rows["op"]], lambda op: b',"snapshot":"true"' if op == "r" else b""),
-        *where_present(position, [b",", positions, b',"row":', digits_of(rows["row"])]),
+        per_combination([op], lambda op: b',"snapshot":"true"' if op == "r" else b""),
+        *where_present(position, [b",", positions, b',"row":', digits_of(order)]),
         b"}",
     ]
 
@@ -108,14 +114,13 @@ def _place(db: str, schema: str | None, table: str) -> bytes:
     return text + b',"table":' + json_text(table)
 
 
-def _transaction(rows: pa.RecordBatch) -> list[Piece]:
-    tx_id = rows["tx_id"]
+def _transaction(tx_id: pa.DictionaryArray, order: pa.Array) -> list[Piece]:
     only = only_value(tx_id)  # As in most small batches.
     names = (
         json_text(only) if isinstance(only, str) else chosen_from(quoted(tx_id.dictionary), tx_id)
     )
-    order = digits_of(rows["row"], plus=1)
-    pieces: list[Piece] = [b',"transaction":{"id":', names, b',"total_order":', order, b"}"]
+    total_order = digits_of(order, plus=1)
+    pieces: list[Piece] = [b',"transaction":{"id":', names, b',"total_order":', total_order, b"}"]
     return where_present(tx_id, pieces)
 
 

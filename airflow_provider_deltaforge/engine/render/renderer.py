@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.columns import row_text_kernel
 from airflow_provider_deltaforge.columns.binary_columns import number_column
 from airflow_provider_deltaforge.columns.murmur2_kernel import partitions_of
+from airflow_provider_deltaforge.columns.short_columns import kept_if_short
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, EncoderRequest, Schemas
 from airflow_provider_deltaforge.engine.render.key_changes import split, together
 from airflow_provider_deltaforge.engine.render.key_parts import order_groups
@@ -123,7 +124,7 @@ class Renderer:
         """
         events = rows
         wanted = self._wanted(rows)
-        event_rows = number_column(np.arange(rows.num_rows, dtype=np.int32), pa.int32())
+        event_rows = _row_numbers(rows.num_rows)
         if wanted is not None:
             rows, event_rows = rows.filter(wanted), event_rows.filter(wanted)
         parts = None
@@ -243,6 +244,11 @@ class Renderer:
         doubled = messages.take(pa.array(copies))
         nothing = pa.scalar(None, pa.binary())
         return replace(doubled, values=pc.if_else(pa.array(is_tombstone), nothing, doubled.values))
+
+
+@kept_if_short
+def _row_numbers(count: int) -> pa.Int32Array:
+    return number_column(np.arange(count, dtype=np.int32), pa.int32())
 
 
 def _placed(topics: pa.DictionaryArray) -> pa.BooleanArray | None:

@@ -168,6 +168,8 @@ class RouteTemplate:
             return repeated(self._template.text, row_count)
         if all(isinstance(column, pa.DictionaryArray) for column in columns):
             wanted, found = combinations(columns)
+            if len(found) == 1:
+                return repeated(self._text_of(found[0]), row_count)
             texts = pa.array([self._text_of(values) for values in found], pa.utf8())
             return pa.DictionaryArray.from_arrays(pa.array(wanted, pa.int32()), texts)
         return self._joined(columns).dictionary_encode()

@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_deltaforge.columns.value_codes import dictionary_column
+from airflow_provider_deltaforge.columns.short_columns import kept_if_short
+from airflow_provider_deltaforge.columns.value_codes import dictionary_column, is_same, repeated
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.schema import TableSchema
 
 _BYTES_MAX = 2**31 - 1
-_FIELDS = [(field.name, field.type) for field in CHANGE_SCHEMA]
+_TYPES = {field.name: field.type for field in CHANGE_SCHEMA}
+_EVENT = pa.struct(list(CHANGE_SCHEMA))
 
 
 def change_rows(count: int, columns: Mapping[str, pa.Array | None]) -> pa.RecordBatch:
@@ -23,10 +25,22 @@ def change_rows(count: int, columns: Mapping[str, pa.Array | None]) -> pa.Record
         columns: by name, in the types of CHANGE_SCHEMA; what is missing or None is null.
     """
     arrays = []
-    for name, kind in _FIELDS:
+    for name, kind in _TYPES.items():
         column = columns.get(name)
-        arrays.append(pa.nulls(count, kind) if column is None else column)
-    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+        if column is None:
+            column = _nulls(name, count)
+        elif len(column) != count or column.type != kind:
+            raise TypeError(f"{name}: {len(column)} of {column.type}, not {count} of {kind}")
+        arrays.append(column)
+    # RecordBatch.from_arrays takes several times as long: a small batch has 22 columns as well.
+    return pa.RecordBatch.from_struct_array(
+        pa.Array.from_buffers(_EVENT, count, [None], children=arrays)
+    )
+
+
+@kept_if_short
+def _nulls(name: str, count: int) -> pa.Array:
+    return pa.nulls(count, _TYPES[name])
 
 
 def binary_column(data: Any, offsets: Any, count: int, valid: Any) -> pa.BinaryArray:
@@ -70,8 +84,9 @@ def id_column(ids: Any) -> pa.Array:
 
 def transaction_ends(tx: Any) -> Any:
     """Return bool per row: the last one of its transaction, by the transactions' ordinals."""
-    ends = np.ones(len(tx), np.bool_)
-    ends[:-1] = tx[1:] != tx[:-1]
+    ends = np.empty(len(tx), np.bool_)
+    ends[-1:] = True
+    np.not_equal(tx[1:], tx[:-1], out=ends[:-1])
     return ends
 
 
@@ -87,10 +102,11 @@ def schemas_in_use(
     Returns:
         (schemas, int32 per row, below zero for none).
     """
-    if len(numbers) and (numbers == numbers[0]).all():  # As in most batches.
+    if is_same(numbers):  # As in most batches.
         only = schemas[numbers[0]] if numbers[0] >= 0 else None
-        found = () if only is None else (only,)
-        return found, np.full(len(numbers), len(found) - 1, np.int32)
+        if only is not None:
+            return (only,), np.zeros(len(numbers), np.int32)
+        return (), np.full(len(numbers), -1, np.int32)
     first = np.full(len(schemas) + 1, len(numbers), np.int64)
     first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)  # Of several, the last one stays.
     places = np.full(len(first), -1, np.int32)
@@ -108,6 +124,8 @@ def version_column(schemas: Sequence[TableSchema], places: Any) -> pa.Dictionary
 
     The dictionary holds one fingerprint for each schema, also where two tables look the same.
     """
+    if len(schemas) == 1 and not np.count_nonzero(places):
+        return repeated(schemas[0].fingerprint, len(places))
     prints = pa.array([schema.fingerprint for schema in schemas], pa.utf8())
     return dictionary_column(places, prints, places < 0)
 

@@ -221,7 +221,10 @@ def _record_batch(
         "before": binary_column(columns.before, columns.before_offsets, n, op != WRITE),
         "after": binary_column(columns.after, columns.after_offsets, n, op != DELETE),
         "key": binary_column(
-            columns.key, columns.key_offsets, n, np.diff(columns.key_offsets[: n + 1]) != 0
+            columns.key,
+            columns.key_offsets,
+            n,
+            columns.key_offsets[1 : n + 1] != columns.key_offsets[:n],
         ),
         "ddl": pa.nulls(n, pa.binary()),
         "unchanged": _unchanged(columns, state, n),

@@ -49,7 +49,7 @@ def with_plain_rows(segment: BinlogSegment) -> BinlogSegment:
     if not len(segment.rows):
         return segment
     partial, packed = segment.rows[:, ROW_KIND] == PARTIAL, segment.plans.compressed
-    if not partial.any() and not packed.any():
+    if not np.count_nonzero(partial) and not np.count_nonzero(packed):
         return segment
     tables = segment.map_plans[segment.rows[:, ROW_MAP]]
     partial &= segment.plans.arrays.captured[tables]
