@@ -11,7 +11,7 @@ import pyarrow as pa
 
 _SHORT = 256
 _KEPT = 1024
-"""Of each function: a megabyte at most."""
+"""Of each function: some megabytes at most."""
 
 
 def kept_if_short(make: Callable[..., pa.Array]) -> Callable[..., pa.Array]:
