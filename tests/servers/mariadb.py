@@ -53,6 +53,8 @@ def start(
     options = {
         "user": user,
         "datadir": directory / "data",
+        # A server that starts deletes all temporary tables in its directory for them.
+        "tmpdir": directory,
         "init-file": users,
         "bind-address": HOST,
         "port": port,

@@ -36,6 +36,13 @@ def test_mariadb_logs_whole_rows(mariadb_server):
     assert (row_format, metadata) == ("ROW", "FULL")
 
 
+def test_mariadb_keeps_its_temporary_tables_from_other_servers(mariadb_server):
+    """One that starts deletes those of all servers that share its directory for them."""
+    [(place,)] = sql.execute(mariadb_server, "SELECT @@tmpdir")
+
+    assert Path(place) == mariadb_server.directory
+
+
 @pytest.mark.parametrize("name", ["mysql_server", "mariadb_server"])
 def test_the_replication_user_reads_and_does_not_write(name, request):
     import pymysql
