@@ -35,7 +35,7 @@ def start(
     log.
 
     Args:
-        directory: an own directory; data of an earlier start in it is used again.
+        directory: its own, also for temporary tables; data of an earlier start in it is used again.
         port: loopback port, a free one by default.
         row_metadata: ``binlog_row_metadata``, FULL, MINIMAL or NO_LOG.
         log_bin_compress: write compressed row events.
@@ -53,8 +53,6 @@ def start(
     options = {
         "user": user,
         "datadir": directory / "data",
-        # A server that starts deletes all temporary tables in its directory for them.
-        "tmpdir": directory,
         "init-file": users,
         "bind-address": HOST,
         "port": port,
@@ -75,7 +73,7 @@ def start(
         name="mariadb",
         directory=directory,
         port=port,
-        command=[_server(), "--no-defaults", *_flags(options), *args],
+        command=[_server(), "--no-defaults", f"--tmpdir={directory}", *_flags(options), *args],
         probe=sql.mysql_probe,
         url=f"mysql://df:df-secret@{HOST}:{port}/{{database}}",
         keep=keep,
