@@ -183,14 +183,20 @@ class LibpqSocket:
     def receive(self, view: memoryview, timeout_s: float) -> int:
         """See ``LogSocket``."""
         size = self._drain(view)
-        if size == 0 and _wait(self._pgconn.socket, select.POLLIN, timeout_s):
+        # libpq takes some kilobytes at once, however many there are.
+        while size < len(view) and _wait(
+            self._pgconn.socket, select.POLLIN, 0.0 if size else timeout_s
+        ):
             with self._using:
                 self._alive()
                 try:
                     self._pgconn.consume_input()
                 except self._driver.Error as error:
                     raise ConnectionResetError(str(error).strip()) from error
-            size = self._drain(view)
+            more = self._drain(view[size:])
+            if not more:
+                break  # The rest of a message is under way.
+            size += more
         return size
 
     def send(self, message: bytes) -> None:
