@@ -64,32 +64,48 @@ def main(
         rounds: how often each is measured.
         is_continued: rounds that the result has already stay in it, and count.
     """
-    kept = json.loads((results / "peers.json").read_text()) if is_continued else {}
-    runs: list[dict[str, Any]] = kept.get("runs", [])
+    about |= {
+        "engine": "each",
+        "versions": {"debezium": DEBEZIUM},
+        "rows": rows,
+        "seconds": seconds,
+        "settings": {
+            system.name: {"steady": system.steady, "backlog": system.backlog}
+            for system in systems()
+        },
+    }
+    runs = _kept_runs(results / "peers.json", about) if is_continued else []
     first = 1 + max((run["round"] for run in runs), default=-1)
     with (
         tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place,
         _bench(Path(place), sources) as bench,
     ):
-        about |= {
-            "engine": "each",
-            "versions": {"debezium": DEBEZIUM},
-            "rows": rows,
-            "seconds": seconds,
-        }
-        about["settings"] = {
-            system.name: {"steady": system.steady, "backlog": system.backlog}
-            for system in systems()
-        }
-        differing = [key for key in ("rows", "seconds", "settings") if kept.get(key) != about[key]]
-        if kept and differing:
-            raise SystemExit(f"the result has rounds with other {', '.join(differing)}")
         for found in bench.measured(range(first, first + rounds), rows, seconds):
             runs.append(found | {"commit": about["commit"], "date": about["date"]})
             _out.print_json(json.dumps(found))
             result = {**about, "medians": medians(runs), "runs": runs}
             (results / "peers.json").write_text(json.dumps(result, indent=2) + "\n")
     _show(medians(runs))
+
+
+def _kept_runs(file: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs that a result has; none where there is no result.
+
+    Raises:
+        SystemExit: they were measured with something else, so that no median can be of both.
+    """
+    if not file.exists():
+        return []
+    kept = json.loads(file.read_text())
+    differing = [
+        key for key in ("versions", "rows", "seconds", "settings") if kept[key] != about[key]
+    ]
+    if differing:
+        names = ", ".join(differing)
+        raise SystemExit(
+            f"{file} has rounds with other {names}: set them alike, or leave out --continue"
+        )
+    return list(kept["runs"])
 
 
 class _Source:
