@@ -43,6 +43,13 @@ class LogReader(Protocol):
             PositionLostError, AccessError, SchemaError: a person must act.
         """
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Return whether ``read`` had, when it returned, handed out all that was there.
+
+        What comes while nobody reads is read together later. Called by the reader thread.
+        """
+
     def decode(self, segment: Any) -> "ChangeBatch":
         """Decode a segment that this reader read. Holds no lock that ``read`` needs."""
 

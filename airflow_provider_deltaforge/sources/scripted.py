@@ -190,6 +190,11 @@ class ScriptedReader:
         self._next = last + 1
         return ScriptedSegment(first, last, (last - first + 1) * self._source.rows * 64)
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Return whether all transactions that exist were handed out."""
+        return self._source.head_tx() < self._next
+
     def decode(self, segment: ScriptedSegment) -> ChangeBatch:
         """Compute the rows of a segment."""
         source = self._source

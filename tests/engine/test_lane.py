@@ -281,6 +281,8 @@ class _IdleReader:
         time.sleep(timeout_s)
         return None
 
+    is_caught_up = True
+
     def decode(self, chunk):
         return chunk
 

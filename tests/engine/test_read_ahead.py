@@ -22,6 +22,8 @@ PATIENT = BatchLimits(max_events=10**6, max_bytes=10**9, max_age_s=10**6)
 class Chunks:
     """A reader that hands out decoded batches, and then fails."""
 
+    is_caught_up = True
+
     def __init__(self, *chunks: ChangeBatch) -> None:
         self._chunks = list(chunks)
 
@@ -182,6 +184,16 @@ def test_behind_a_large_segment_reading_goes_on_while_it_is_delivered(pumped):
     reader = Fed()
     pump = pumped(reader=reader, kind=Pausing)
     reader.chunks.put(batch_of(2, first=1, row_bytes=1 << 20))
+    reader.chunks.put(batch_of(2, first=2))
+    assert pump.next(PATIENCE_S).position == {"tx": 1}
+    wait_until(lambda: reader.decoded == 2, PATIENCE_S / 2)
+
+
+def test_a_reader_that_has_more_goes_on_reading(pumped):
+    reader = Fed()
+    reader.is_caught_up = False
+    pump = pumped(reader=reader, kind=Pausing)
+    reader.chunks.put(batch_of(2, first=1))
     reader.chunks.put(batch_of(2, first=2))
     assert pump.next(PATIENCE_S).position == {"tx": 1}
     wait_until(lambda: reader.decoded == 2, PATIENCE_S / 2)

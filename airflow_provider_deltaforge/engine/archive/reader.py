@@ -383,7 +383,7 @@ class ArchiveReader:
         self._look_at = 0.0
         self.end: Position = position
         """Up to where it has read."""
-        self.is_at_end = False
+        self.is_caught_up = False
         """Whether there was nothing more in the archive when it looked last."""
 
     def read(self, timeout_s: float) -> ArchiveSegment | None:
@@ -399,7 +399,7 @@ class ArchiveReader:
             batch = next(self._batches, None)
             rest = None if batch is None else self._known.rest(batch)
             if rest is not None:
-                self.is_at_end, self.end = False, rest.end
+                self.is_caught_up, self.end = False, rest.end
                 return ArchiveSegment(rest)
             if batch is not None:
                 continue
@@ -410,8 +410,8 @@ class ArchiveReader:
                 self._batches = iter(list(self._archive.part_batches(self._parts[0])))
                 del self._parts[0]
                 continue
-            self.is_at_end = not self._follow()
-            if not self.is_at_end:
+            self.is_caught_up = not self._follow()
+            if not self.is_caught_up:
                 continue
             if time.monotonic() >= deadline:
                 return None

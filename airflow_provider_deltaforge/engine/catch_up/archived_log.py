@@ -50,15 +50,20 @@ class ArchivedLog:
 
     def read(self, timeout_s: float) -> Any:
         """Return the next segment; see ``LogReader.read``."""
-        if self._live is None and self._archived.is_at_end:
+        if self._live is None and self._archived.is_caught_up:
             try:
                 self._live = self._open_source(self._archived.end)
             except PositionLostError:
                 # The archive has grown meanwhile, so that the source was allowed to forget.
-                self._archived.is_at_end = False
+                self._archived.is_caught_up = False
         if self._live is not None:
             return self._live.read(timeout_s)
         return self._archived.read(timeout_s)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Return whether the source has nothing more; what the archive has lies behind."""
+        return self._live is not None and self._live.is_caught_up
 
     def decode(self, segment: Any) -> ChangeBatch:
         """Decode a segment that this reader read."""

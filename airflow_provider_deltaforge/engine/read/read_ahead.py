@@ -20,6 +20,7 @@ from airflow_provider_deltaforge.sources.reader_contract import LogReader, LogSe
 _READ_S = 0.2
 _PUT_S = 0.1
 _SMALL_BYTES = 64 << 10
+"""Segments of more are read ahead while others are decoded and delivered."""
 _CHUNKS_AHEAD = 4
 _BYTES_AHEAD = 8 << 20
 """Bytes of log in deliveries that are prepared and not over; one delivery may be larger, alone.
@@ -247,7 +248,7 @@ class ReadAhead(Generic[Prepared]):
                 continue
             self._resume.clear()
             self._chunks.put(chunk)
-            if chunk.nbytes < _SMALL_BYTES:
+            if chunk.nbytes < _SMALL_BYTES and self._reader.is_caught_up:
                 self._resume.wait(self.pause_s)
 
     def _read_once(self) -> LogSegment | None:

@@ -130,6 +130,11 @@ class ReconnectingReader(ABC, Generic[Socket]):
                 self._segmenter.cut()
         return ready.popleft() if ready else None
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Return whether nothing that was received waits to be read."""
+        return not self._segmenter.ready
+
     def silence(self) -> tuple[float, str] | None:
         """Return how long the server has been silent, and why; None if all is well."""
         silent_s = self._silence.for_s

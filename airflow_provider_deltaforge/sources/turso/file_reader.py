@@ -49,6 +49,11 @@ class Pace:
         if count >= self.batch_size:
             self._next = 0.0
 
+    @property
+    def is_due(self) -> bool:
+        """Return whether it is time to look, as it is at once where the last look found much."""
+        return self._next <= time.monotonic()
+
     def end(self) -> None:
         """Wake up and wait no more."""
         self._ended.set()
@@ -78,6 +83,11 @@ class FileReader(ABC):
                     self._check_kept()
             self._look()
         return self._ready.popleft() if self._ready else None
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Return whether the last look found all, and it is handed out."""
+        return not self._ready and not self._pace.is_due
 
     def appeared_tables(self) -> Sequence[AppearedTable]:
         """Return the tables found so far that hold rows which were not captured."""
