@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.columns.short_columns import kept_if_short
 
 _ZEROS_MAX = 4096
 _ZEROS = pa.py_buffer(bytes(4 * _ZEROS_MAX))
+
 Codes = npt.NDArray[np.intp]
 
 
@@ -31,14 +32,14 @@ def shared_column(numbers: Any, values: pa.Array) -> pa.DictionaryArray:
 
     Whoever needs a text for each value then makes one, and the same for all rows.
     """
-    if is_same(numbers):
+    if all_same(numbers):
         return repeated(values[numbers[0]].as_py(), len(numbers))
     return dictionary_column(numbers, values)
 
 
-def is_same(numbers: Any) -> bool:
+def all_same(numbers: Any) -> bool:
     """Return whether there are numbers, and all are the same."""
-    count = len(numbers)
+    count = len(numbers)  # NumPy's all() and any() take three times as long for some numbers.
     return count > 0 and np.count_nonzero(numbers == numbers[0]) == count
 
 

@@ -43,9 +43,8 @@ def native_pieces(rows: pa.RecordBatch, origin: Origin) -> list[Piece]:
     """Return the native event in pieces, for envelopes that put something around it."""
     if not rows.num_rows:
         return []
-    # Each look at a column of a batch makes an object; a small one is written in no more time.
-    op, ts_ms = rows["op"], digits_of(rows["ts_ms"])
-    order = rows["row"]
+    # Looked up once: each time makes an object, which takes as long as writing a few rows of it.
+    op, order, ts_ms = rows["op"], rows["row"], digits_of(rows["ts_ms"])
     return [
         b'{"before":',
         texts_of(rows["before"]),
@@ -70,20 +69,20 @@ def native_pieces(rows: pa.RecordBatch, origin: Origin) -> list[Piece]:
 def optional_details(rows: pa.RecordBatch) -> list[Piece]:
     """Return ``ddl``, ``tags``, ``synthetic``, ``unchanged``, each where a row has it."""
     tags: list[Piece] = []
-    of_script = rows["tags"]
-    if of_script.null_count < rows.num_rows:
+    tag_lists = rows["tags"]
+    if tag_lists.null_count < rows.num_rows:
         # Only scripts set tags, and they have already paid for an object per event.
-        texts = [None if each is None else orjson.dumps(each) for each in of_script.to_pylist()]
+        texts = [None if each is None else orjson.dumps(each) for each in tag_lists.to_pylist()]
         column = pa.array(texts, pa.binary())
         tags = where_present(column, [b',"tags":', texts_of(column)])
-    ddl, makers, unchanged = rows["ddl"], rows["synthetic"], rows["unchanged"]
+    ddl, producers, unchanged = rows["ddl"], rows["synthetic"], rows["unchanged"]
     synthetic: list[Piece] = []
-    if makers.null_count < rows.num_rows:
-        synthetic = [b',"synthetic":', strings_of(makers)]
+    if producers.null_count < rows.num_rows:
+        synthetic = [b',"synthetic":', strings_of(producers)]
     return [
         *where_present(ddl, [b',"ddl":', texts_of(ddl)]),
         *tags,
-        *where_present(makers, synthetic),
+        *where_present(producers, synthetic),
         *where_present(unchanged, [b',"unchanged":', texts_of(unchanged)]),
     ]
 

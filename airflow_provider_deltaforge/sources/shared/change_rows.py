@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_deltaforge.columns.short_columns import kept_if_short
-from airflow_provider_deltaforge.columns.value_codes import dictionary_column, is_same, repeated
+from airflow_provider_deltaforge.columns.value_codes import all_same, dictionary_column, repeated
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.schema import TableSchema
@@ -23,6 +23,9 @@ def change_rows(count: int, columns: Mapping[str, pa.Array | None]) -> pa.Record
     Args:
         count: of the events.
         columns: by name, in the types of CHANGE_SCHEMA; what is missing or None is null.
+
+    Raises:
+        TypeError: a column has another type or length; Arrow would read it as what it is not.
     """
     arrays = []
     for name, kind in _TYPES.items():
@@ -32,7 +35,7 @@ def change_rows(count: int, columns: Mapping[str, pa.Array | None]) -> pa.Record
         elif len(column) != count or column.type != kind:
             raise TypeError(f"{name}: {len(column)} of {column.type}, not {count} of {kind}")
         arrays.append(column)
-    # RecordBatch.from_arrays takes several times as long: a small batch has 22 columns as well.
+    # RecordBatch.from_arrays takes twice as long, most of the time of making a small batch.
     return pa.RecordBatch.from_struct_array(
         pa.Array.from_buffers(_EVENT, count, [None], children=arrays)
     )
@@ -102,7 +105,7 @@ def schemas_in_use(
     Returns:
         (schemas, int32 per row, below zero for none).
     """
-    if is_same(numbers):  # As in most batches.
+    if all_same(numbers):  # As in most batches.
         only = schemas[numbers[0]] if numbers[0] >= 0 else None
         if only is not None:
             return (only,), np.zeros(len(numbers), np.int32)

@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from airflow_provider_deltaforge.columns.binary_columns import flag_column, number_column
 from airflow_provider_deltaforge.columns.value_codes import (
+    all_same,
     dictionary_column,
-    is_same,
     repeated,
     shared_column,
 )
@@ -172,7 +172,7 @@ class _Names:
 
     def columns(self, numbers: Any) -> tuple[pa.Array, pa.Array]:
         """Return the columns ``schema`` and ``table``."""
-        if is_same(numbers) and numbers[0] >= 0:  # As in most.
+        if all_same(numbers) and numbers[0] >= 0:  # As in most.
             schema, table = self._pair(int(numbers[0]))
             return repeated(schema, len(numbers)), repeated(table, len(numbers))
         pairs = [self._pair(number) for number in range(len(self.schemas) + len(self._added))]
