@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import psycopg
 import pymysql
 
+from tests.servers import sql
 from tests.servers.process import HOST, Server
 
 KEYS = 150
@@ -124,9 +125,7 @@ class MysqlDatabase:
             connection.cursor().execute(f"DROP DATABASE {self._name}")
 
     def _connected(self, database: str | None = None) -> Any:
-        return pymysql.connect(
-            host=HOST, port=self._server.port, user="root", database=database, charset="utf8mb4"
-        )
+        return sql.connect(self._server, database or "", autocommit=False)
 
 
 class PostgresDatabase:

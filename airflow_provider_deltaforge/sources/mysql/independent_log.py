@@ -22,7 +22,12 @@ from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql import session
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import GTID_TAGGED, HEADER
 from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import parse_tagged_gtid
-from airflow_provider_deltaforge.sources.mysql.connection import read_head, server_info, translated
+from airflow_provider_deltaforge.sources.mysql.connection import (
+    quick_connection,
+    read_head,
+    server_info,
+    translated,
+)
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidPos, GtidSet
 from airflow_provider_deltaforge.sources.mysql.named_places import FileOffset, named_place
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, file_number
@@ -116,7 +121,7 @@ class _Connections:
         if self.is_streaming:
             raise pymysql.OperationalError(_LOST, "the connection broke")
         self._opened += 1
-        return pymysql.connect(**settings)
+        return quick_connection()(**settings)
 
 
 def _file_behind(connection: Any, gtids: GtidSet) -> str:
