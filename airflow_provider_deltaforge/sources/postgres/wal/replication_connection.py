@@ -29,10 +29,12 @@ _SEND_S = 30.0
 _EPOCH_2000_S = 946_684_800
 _STATUS = struct.Struct("!cqqqqB")
 _HEADER = struct.Struct("!ci")
-# The server sends each message on its own. While it does, a short wait lets many come together:
-# reading them one by one would take more time than decoding.
+# The server sends each message on its own. Where many follow each other, a short wait lets them
+# come together: reading them one by one would take more time than decoding. A small transaction
+# that is on its own is not kept waiting for its end.
 _GATHER_S = 0.002
-_HOT_S = 0.005
+_PAUSE_S = 0.005
+_FEW = 1 << 14
 _PLENTY = 1 << 18
 
 
@@ -112,6 +114,7 @@ class PlainSocket:
         self._sending = threading.Lock()
         self._received_at = 0.0
         self._plenty = False
+        self._since_pause = 0  # Bytes that came with no pause between them.
         pgconn = connection.pgconn
         driver = _driver()
         self._socket = socket.socket(fileno=os.dup(pgconn.socket))
@@ -127,7 +130,9 @@ class PlainSocket:
         """See ``LogSocket``."""
         if not _wait(self._socket, select.POLLIN, timeout_s):
             return 0
-        if not self._plenty and time.monotonic() - self._received_at < _HOT_S:
+        if time.monotonic() - self._received_at > _PAUSE_S:
+            self._since_pause = 0
+        elif self._since_pause > _FEW and not self._plenty:
             time.sleep(_GATHER_S)
         size = 0
         while size < len(view):
@@ -141,6 +146,7 @@ class PlainSocket:
             if more < _PLENTY:
                 break
         self._plenty = size >= _PLENTY
+        self._since_pause += size
         self._received_at = time.monotonic()
         return size
 
