@@ -12,16 +12,10 @@ RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
 _ENGINES = {"-local": "one process", "": "Spark `local[2]`"}
 _SOURCES = {"mysql": "MySQL", "postgres": "PostgreSQL"}
-_COLOURS = {
-    ("mysql", "-local"): "#1f77b4",
-    ("mysql", ""): "#1f77b4",
-    ("postgres", "-local"): "#d9822b",
-    ("postgres", ""): "#d9822b",
-}
-
-
+_COLOURS = {"mysql": "#1f77b4", "postgres": "#d9822b"}
 _PICTURE = {"svg.fonttype": "none", "svg.hashsalt": "deltaforge"}
 """Texts stay texts, and the same figures make the same file."""
+_CPU, _MIB = "cpu_s_per_million", "pss_mib_peak"
 _PROFILED = (2_000, 20_000)
 _THREADS = {
     "reader": "receives the log and cuts it at transactions",
@@ -47,6 +41,7 @@ def main(_results: Path, _about_this_run: dict[str, Any]) -> None:
         rates=_rates_table(),
         drains=_drain_table(),
         starts=_starts_table(),
+        before=_before_table(),
         targets=_targets_table(),
         threads=_threads_table(),
         pace=_pace(),
@@ -78,15 +73,10 @@ def _about() -> str:
     )
 
 
-def _cpu(row: dict[str, Any]) -> float:
-    """Return our own CPU seconds per million events, database and broker left out."""
-    ours = (used for name, used in row["processes"].items() if name.startswith("driver"))
-    return float(sum(used["cpu_s_per_million"] for used in ours))
-
-
-def _mib(row: dict[str, Any]) -> float:
-    ours = (used for name, used in row["processes"].items() if name.startswith("driver"))
-    return float(sum(used["pss_mib_peak"] for used in ours))
+def _ours(row: dict[str, Any], figure: str) -> float:
+    """Return the sum of a figure of our own processes, database and broker left out."""
+    processes = row["processes"].items()
+    return float(sum(used[figure] for name, used in processes if name.startswith("driver")))
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -105,8 +95,8 @@ def _rates_table() -> str:
             f"{row['p99_ms']:.0f}",
             f"{row['max_ms']:.0f}",
             f"{row['batches_per_s']:.0f}",
-            f"{_cpu(row):.0f}",
-            f"{_mib(row):,.0f}",
+            f"{_ours(row, _CPU):.0f}",
+            f"{_ours(row, _MIB):,.0f}",
         ]
         for source, name in _SOURCES.items()
         for engine, where in _ENGINES.items()
@@ -121,33 +111,49 @@ def _drain_table() -> str:
     for source, name in _SOURCES.items():
         for engine, where in _ENGINES.items():
             whole = _result(f"drain-{source}-inserts{engine}")["whole"]
-            rows.append(
-                [
-                    name,
-                    where,
-                    f"{whole['rows_per_s']:,}",
-                    f"{_cpu(whole):.1f}",
-                    f"{_mib(whole):,.0f}",
-                ]
-            )
+            cpu, mib = _ours(whole, _CPU), _ours(whole, _MIB)
+            rows.append([name, where, f"{whole['rows_per_s']:,}", f"{cpu:.1f}", f"{mib:,.0f}"])
     return _table(("source", "engine", "rows/s", "CPU s per million", "MiB"), rows)
 
 
 def _starts_table() -> str:
+    """Return starts of this version, and of one version on two days: the machine's own speed."""
     rows = []
     for engine, where in _ENGINES.items():
-        whole = _result(f"starts-mysql{engine}")["whole"]
-        rows.append(["MySQL", where, f"{whole['after_kill_s']:.1f}", f"{whole['cpu_s']:.1f}"])
-    return _table(("source", "engine", "seconds", "CPU s"), rows)
+        now = _result(f"starts-mysql{engine}")
+        earlier = (run for run in _result("before")["starts"] if run["engine"] == now["engine"])
+        for run in (*earlier, {**now, **now["whole"]}):
+            figures = f"{run['after_kill_s']:.1f}", f"{run['cpu_s']:.1f}"
+            rows.append([where, f"`{run['commit']}`", run["date"], *figures])
+    return _table(("engine", "commit", "measured on", "seconds", "CPU s"), rows)
+
+
+def _before_table() -> str:
+    """Return what earlier versions did at the same loads, as measured beside this one."""
+    runs = list(_result("before")["rates"])
+    for source in _SOURCES:
+        now = _result(f"rates-{source}-inserts-local")
+        runs += ({**now, "source": source, **row} for row in now["rates"])
+    figures = ("events_per_s", "p50_ms", "p99_ms", "batches_per_s")
+    rows = [
+        [
+            f"{name}, {asked:,}/s",
+            f"`{run['commit']}`",
+            *(f"{run[figure]:,.0f}" for figure in figures),
+            f"{_ours(run, _CPU):.0f}",
+            f"{run['processes']['driver: application']['rss_mib_peak']:.0f}",
+        ]
+        for source, name in _SOURCES.items()
+        for asked in _PROFILED
+        for run in runs
+        if (run["source"], run["asked_per_s"]) == (source, asked)
+    ]
+    heads = ("source", "commit", "events/s", "p50 ms", "p99 ms", "batches/s")
+    return _table((*heads, "CPU s per million", "resident MiB"), rows)
 
 
 def _peers() -> str:
-    """Return what ``peers`` measured, and how; that there is nothing yet, where it was not run."""
-    if not (RESULTS / "peers.json").exists():
-        return (
-            "`./dev.sh bench peers` measures Debezium and the Rust DeltaForge beside us; its "
-            "figures are not here yet."
-        )
+    """Return what ``peers`` measured, and how."""
     result = _result("peers")
     rounds = {row["rounds"] for row in result["medians"]}
     measured = {(run["date"], run["commit"]) for run in result["runs"]}
@@ -198,8 +204,7 @@ for a backlog and for a short way (`benchmarks/peer_systems.py`), ours its defau
 loads. Debezium is {debezium}, with Kafka Connect in one process and a heap of 1 to 2 GiB; ours is
 `deltaforge run`, with what supervises the driver. Latency is from `NOW()` in the row's statement.
 JVMs begin cold in each run; the second half of a backlog is where they are warm, and 15 s of a
-steady load pass before it is measured. Compare the systems with each other, not with the tables
-above: from day to day the same machine was up to twice as slow.
+steady load pass before it is measured.
 """
 _PEER_TITLES = {
     "backlog": "A backlog of a million rows, in transactions of 64",
@@ -218,13 +223,9 @@ def _targets_table() -> str:
         for source in _SOURCES
         for engine in _ENGINES
     }
-    drains = {
-        source + engine: _result(f"drain-{source}-inserts{engine}")["whole"]
-        for source in _SOURCES
-        for engine in _ENGINES
-    }
+    drain = _result("drain-mysql-inserts-local")["whole"]
     starts = {engine: _result(f"starts-mysql{engine}")["whole"] for engine in _ENGINES}
-    own = rates["mysql-local"]
+    own, on_spark = rates["mysql-local"], rates["mysql"]
     targets: list[tuple[str, str, float, float]] = []
     for rate, quantile, words, most_ms in (
         (2_000, "p50_ms", "median wait", 4),
@@ -236,15 +237,15 @@ def _targets_table() -> str:
             value = round(rates[f"{source}-local"][rate][quantile])
             targets.append((f"{words} at {rate:,}/s, {name}, ms", "at most", most_ms, value))
     targets += [
-        ("CPU s per million at 2,000/s, MySQL", "at most", 60, round(_cpu(own[2_000]))),
-        ("MiB at 2,000/s, MySQL", "at most", 150, round(_mib(own[2_000]))),
-        ("MiB with a backlog, MySQL", "at most", 300, round(_mib(drains["mysql-local"]))),
-        ("MiB at 2,000/s, MySQL, on Spark", "at most", 600, round(_mib(rates["mysql"][2_000]))),
+        ("CPU s per million at 2,000/s, MySQL", "at most", 60, round(_ours(own[2_000], _CPU))),
+        ("MiB at 2,000/s, MySQL", "at most", 150, round(_ours(own[2_000], _MIB))),
+        ("MiB with a backlog, MySQL", "at most", 300, round(_ours(drain, _MIB))),
+        ("MiB at 2,000/s, MySQL, on Spark", "at most", 600, round(_ours(on_spark[2_000], _MIB))),
         ("seconds of a start", "at most", 3, starts["-local"]["after_kill_s"]),
         ("CPU s of a start", "at most", 1, starts["-local"]["cpu_s"]),
         ("seconds of a start on Spark", "at most", 8, starts[""]["after_kill_s"]),
         ("CPU s of a start on Spark", "at most", 6, starts[""]["cpu_s"]),
-        ("rows/s of a backlog, MySQL", "at least", 600_000, drains["mysql-local"]["rows_per_s"]),
+        ("rows/s of a backlog, MySQL", "at least", 600_000, drain["rows_per_s"]),
     ]
     rows = []
     for what, border, limit, value in targets:
@@ -360,9 +361,9 @@ def _plot(what: str, label: str, name: str) -> None:
             rows = _result(f"rates-{source}-inserts{engine}")["rates"]
             axes.plot(
                 [row["events_per_s"] for row in rows],
-                [_cpu(row) if what == "cpu" else row[what] for row in rows],
+                [_ours(row, _CPU) if what == "cpu" else row[what] for row in rows],
                 marker="o",
-                color=_COLOURS[source, engine],
+                color=_COLOURS[source],
                 linestyle="-" if engine else "--",
                 label=f"{title}, {where.replace('`', '')}",
             )
@@ -407,6 +408,19 @@ two cores.
 median of three, and the CPU of that start.
 
 {starts}
+
+The same commit on two days shows how the machine's own speed changes.
+
+## Before and after
+
+Earlier versions, measured in the hours of the tables above by the same command or, at `b7c20386`,
+`./dev.sh bench latency`: one process, defaults (`benchmarks/results/before.json`).
+
+{before}
+
+Batches go out as soon as a sink is idle; behind a small one, what is read next waits for that.
+Checkpoints are stored together, one kernel writes a batch's JSON, and compiled kernels need no
+compiler. Between the newest two commits only the reader of PostgreSQL's log changed.
 
 {soak}## What we want to reach
 

@@ -11,18 +11,17 @@ from tests.docs.pages import CHECKOUT
 _ALONE = "processor_alone_events_per_s"
 _MILLION = 1e6
 _FIGURES = [
-    ("deployment.md", "300,000 rows/s", "drain-mysql-inserts", ["whole", "rows_per_s"]),
-    ("deployment.md", "5.0 CPU seconds", "drain-mysql-inserts", ["whole", "cpu_s_per_million"]),
-    ("deployment.md", "199,000 rows/s", "drain-postgres-inserts", ["whole", "rows_per_s"]),
-    ("deployment.md", "8.6 CPU seconds", "drain-postgres-inserts", ["whole", "cpu_s_per_million"]),
-    ("deployment.md", "19,400 events/s", "latency-mysql-inserts", ["whole", "events_per_s"]),
-    ("deployment.md", "35 ms in the median", "latency-mysql-inserts", ["whole", "p50_ms"]),
-    ("deployment.md", "68 ms at the 99th", "latency-mysql-inserts", ["whole", "p99_ms"]),
+    ("deployment.md", "175,000 rows/s", "drain-mysql-inserts", ["whole", "rows_per_s"]),
+    ("deployment.md", "9.5 CPU seconds", "drain-mysql-inserts", ["whole", "cpu_s_per_million"]),
+    ("deployment.md", "120,000 rows/s", "drain-postgres-inserts", ["whole", "rows_per_s"]),
+    ("deployment.md", "14.5 CPU seconds", "drain-postgres-inserts", ["whole", "cpu_s_per_million"]),
+    ("deployment.md", "4 ms in the median", "rates-mysql-inserts-local", ["rates", 2, "p50_ms"]),
+    ("deployment.md", "15 ms at the 99th", "rates-mysql-inserts-local", ["rates", 2, "p99_ms"]),
     ("deployment.md", "JVM 342 MiB", "idle", ["streaming_mib", "driver: JVM"]),
     ("deployment.md", "Python workers 426", "idle", ["streaming_mib", "driver: Python workers"]),
     (
         "deployment.md",
-        "Python workers 362",
+        "Python workers 376",
         "drain-mysql-inserts",
         ["whole", "processes", "driver: Python workers", "rss_mib_peak"],
     ),
