@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_deltaforge.errors import AccessError, PositionLostError, RetryableError
+from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sources.postgres.source import PostgresSource
 from airflow_provider_deltaforge.sources.postgres.wal import replication_connection
 from tests.servers import postgres
@@ -199,6 +200,36 @@ def test_tls_carries_the_same_bytes(own_server: Server) -> None:
     ]
     assert ids(found) == [*range(1, 12_001), 0]
     drop(own_server, "encrypted")
+
+
+@pytest.mark.parametrize("mode", ["disable", "require"])
+def test_what_came_before_the_server_ended_the_log_is_handed_out(
+    own_server: Server, mode: str
+) -> None:
+    """The slot is gone, so that nothing can be read a second time."""
+    fresh(own_server, "ended", TABLE)
+    source = source_of(own_server, "ended", dsn=own_server.dsn("ended") + f"?sslmode={mode}")
+    stream = source.open(source.beginning())
+    try:
+        execute(own_server, "INSERT INTO t VALUES (1, 'x')", database="ended")
+        assert ids(events(read_until(stream, lambda got: len(events(got)) == 1))) == [1]
+        for number in range(2, 22):
+            execute(own_server, f"INSERT INTO t VALUES ({number}, 'x')", database="ended")
+        head = execute(own_server, "SELECT pg_current_wal_lsn()::text")[0][0]
+        sent = f"SELECT 1 FROM pg_stat_replication WHERE sent_lsn >= '{head}'"
+        wait_for("the rows to be sent", lambda: execute(own_server, sent))
+        slot = f"FROM pg_replication_slots WHERE slot_name = '{source.slot}'"
+        execute(own_server, f"SELECT pg_terminate_backend(active_pid) {slot}")
+        ended = f"SELECT 1 {slot} AND NOT active"
+        wait_for("the reader's session to end", lambda: execute(own_server, ended))
+        execute(own_server, f"SELECT pg_drop_replication_slot(slot_name) {slot}")
+        found: list[ChangeBatch] = []
+        with pytest.raises(PositionLostError):
+            read_until(stream, lambda so_far: found.extend(so_far[len(found) :]))
+    finally:
+        stream.close()
+    assert ids(events(found)) == [*range(2, 22)]
+    drop(own_server, "ended")
 
 
 def test_tls_that_cannot_be_trusted_or_had_is_an_access_error(

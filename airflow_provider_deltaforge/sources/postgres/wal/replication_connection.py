@@ -177,6 +177,8 @@ class LibpqSocket:
         self._using = threading.Lock()
         self._rest = memoryview(b"")
         self._closed = False
+        self._failure: Exception | None = None
+        """What ended the log; raised when all that came before it is handed out."""
         self._notices: list[bytes] = []
         connection.add_notice_handler(self._note)
         try:
@@ -190,19 +192,13 @@ class LibpqSocket:
         """See ``LogSocket``."""
         size = self._drain(view)
         # libpq takes some kilobytes at once, however many there are.
-        while size < len(view) and _wait(
-            self._pgconn.socket, select.POLLIN, 0.0 if size else timeout_s
-        ):
-            with self._using:
-                self._alive()
-                try:
-                    self._pgconn.consume_input()
-                except self._driver.Error as error:
-                    raise ConnectionResetError(str(error).strip()) from error
+        while size < len(view) and self._took(0.0 if size else timeout_s):
             more = self._drain(view[size:])
             if not more:
                 break  # The rest of a message is under way.
             size += more
+        if not size and self._failure is not None:
+            raise self._failure
         return size
 
     def send(self, message: bytes) -> None:
@@ -223,12 +219,27 @@ class LibpqSocket:
             self._closed = True
             self._connection.close()
 
+    def _took(self, timeout_s: float) -> bool:
+        """Let libpq take what the server sends; return whether there was anything in time."""
+        if self._failure is not None or not _wait(self._pgconn.socket, select.POLLIN, timeout_s):
+            return False
+        with self._using:
+            self._alive()
+            try:
+                self._pgconn.consume_input()
+            except self._driver.Error as error:
+                self._failure = ConnectionResetError(str(error).strip())
+        return self._failure is None
+
     def _drain(self, view: memoryview) -> int:
         """Put what libpq holds back into frames, as far as there is room."""
         size = 0
         while size < len(view):
             if not self._rest:
-                message = self._message()
+                try:
+                    message = self._message() if self._failure is None else None
+                except (OSError, DeltaForgeError) as error:
+                    self._failure, message = error, None
                 frame = _HEADER.pack(b"d", len(message) + 4) + message if message else b""
                 self._rest = memoryview(b"".join(self._notices) + frame)
                 self._notices.clear()

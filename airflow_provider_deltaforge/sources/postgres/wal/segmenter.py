@@ -259,6 +259,8 @@ class WalSegmenter:
 
     def _special(self, result: int) -> None:
         """Deal with the frame the scanner stopped at, and step over it."""
+        if result in (f.ENDED, f.REPORTED):
+            self.cut()  # Perhaps nobody will send again what came before.
         frame = self._log.frame()
         if result == f.ENDED:
             raise ConnectionResetError("the server ended the log")
