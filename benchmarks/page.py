@@ -404,8 +404,8 @@ two cores.
 
 ## A start
 
-`./dev.sh bench starts`: from `kill -9` and a new start to the next event at the broker, the
-median of three, and the CPU of that start.
+`./dev.sh bench starts`: from `kill -9` and a new start to the next event of MySQL at the broker,
+the median of three, and the CPU of that start.
 
 {starts}
 
@@ -420,7 +420,7 @@ Earlier versions, measured in the hours of the tables above by the same command 
 
 Batches go out as soon as a sink is idle; behind a small one, what is read next waits for that.
 Checkpoints are stored together, one kernel writes a batch's JSON, and compiled kernels need no
-compiler. Between the newest two commits only the reader of PostgreSQL's log changed.
+compiler.
 
 {soak}## What we want to reach
 

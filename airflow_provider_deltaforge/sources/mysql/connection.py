@@ -63,7 +63,7 @@ def connect(dsn: MySqlDsn, connect_timeout_s: float = 30, read_timeout_s: float 
 
     where = f"connecting to {dsn.host}:{dsn.port}"
     try:
-        connection = quick_connection()(
+        connection = connection_class()(
             host=dsn.host,
             port=dsn.port,
             user=dsn.user,
@@ -94,8 +94,8 @@ def connect(dsn: MySqlDsn, connect_timeout_s: float = 30, read_timeout_s: float 
 
 
 @cache
-def quick_connection() -> Any:
-    """Return a class: the driver's connection, which reads no certificates unless it verifies some.
+def connection_class() -> Any:
+    """Return the driver's class, made to read no certificates unless it verifies some.
 
     Where TLS is taken if it is offered, the driver itself reads those of the machine for each
     connection, and trusts any server all the same: 25 ms of a core.

@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.sources.mysql import session
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import GTID_TAGGED, HEADER
 from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import parse_tagged_gtid
 from airflow_provider_deltaforge.sources.mysql.connection import (
-    quick_connection,
+    connection_class,
     read_head,
     server_info,
     translated,
@@ -121,7 +121,7 @@ class _Connections:
         if self.is_streaming:
             raise pymysql.OperationalError(_LOST, "the connection broke")
         self._opened += 1
-        return quick_connection()(**settings)
+        return connection_class()(**settings)
 
 
 def _file_behind(connection: Any, gtids: GtidSet) -> str:
