@@ -209,6 +209,8 @@ install_package() {
     if quietly "fetching the installer uv" "$PY" -m pip install uv &&
         quietly "installing the package and its tools" \
             "$PY" -m uv pip install --python "$PY" -e '.[dev]'; then
+        # Spark's sources and what was built of them: nearly as much as all the rest.
+        [ -z "${CI:-}" ] || "$PY" -m uv cache clean pyspark >/dev/null 2>&1 || true
         return
     fi
     quietly "uv could not install; trying pip" "$PY" -m pip install -e '.[dev]' ||
@@ -224,7 +226,7 @@ setup() {
     fi
     # A moved or half-made environment cannot run its own pip: make it anew.
     "$PY" -m pip --version >/dev/null 2>&1 || make_venv
-    say "setting up $VENV: about 1.5 GB, a few minutes the first time; log in $SETUP_LOG"
+    say "setting up $VENV: about 2 GB, a few minutes the first time; log in $SETUP_LOG"
     rm -f "$VENV/.installed"
     install_package
     rm -f "$VENV/.precompiled"  # Other releases may have come.

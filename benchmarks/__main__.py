@@ -75,7 +75,7 @@ _OTHERS = (
 _WHOLE = ("drain", "latency", "rates", "starts", "transaction", "copies")
 RESULTS = Path(__file__).parent / "results"
 _SOURCES: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
-    "mysql": (mysql.start, workload),
+    "mysql": (mysql.start_for_load, workload),
     "mariadb": (mariadb.start, workload),
     "postgres": (postgres.start, postgres_workload),
     "postgres18": (partial(postgres.start, version=18), postgres_workload),

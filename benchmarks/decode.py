@@ -38,7 +38,7 @@ def main() -> None:
         captured = pickle.loads(asked.keep.read_bytes())
     else:
         with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
-            server = mysql.start(Path(place) / "mysql")
+            server = mysql.start_for_load(Path(place) / "mysql")
             try:
                 captured = _capture(server, asked.events)
             finally:

@@ -33,7 +33,7 @@ def main(results: Path, result: dict[str, Any], events: int, master: str | None)
 
 def _measured(place: Path, events: int, master: str | None) -> dict[str, Any]:
     broker = kafka.start(place / "kafka", heap_mib=512)
-    source = mysql.start(place / "mysql")
+    source = mysql.start_for_load(place / "mysql")
     try:
         workload.prepare(source)
         servers = {"mysql": source.pid, "kafka": broker.pid}

@@ -54,7 +54,7 @@ def main(results: Path, about: dict[str, Any], *, is_local: bool) -> None:
     engine = "process" if is_local else "spark local[64]"
     result = about | {"engine": engine, "idle_s": _IDLE_S, "engines": figures}
     with tempfile.TemporaryDirectory(prefix="deltaforge-bench-") as place:
-        server = mysql.start(Path(place) / "mysql")
+        server = mysql.start_for_load(Path(place) / "mysql")
         try:
             for name, counts in (_WITHOUT if is_local else _ON_SPARK).items():
                 words = name.split()

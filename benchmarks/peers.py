@@ -353,7 +353,7 @@ def _bench(place: Path, kinds: list[str]) -> Iterator[_Bench]:
         sources = []
         for kind in kinds:
             if kind == "mysql":
-                source = _Source(workload, mysql.start(place / kind))
+                source = _Source(workload, mysql.start_for_load(place / kind))
             else:
                 source = _Source(postgres_workload, postgres.start(place / kind))
                 _drop_slots(source.server)

@@ -42,7 +42,7 @@ _CURVE_S = 1.0
 _PATIENCE_S = 1800.0
 SERVERS: dict[str, tuple[Callable[[Path], Server], ModuleType]] = {
     "postgres": (postgres.start, postgres_workload),
-    "mysql": (mysql.start, workload),
+    "mysql": (mysql.start_for_load, workload),
     "mariadb": (mariadb.start, workload),
 }
 _out = Console()

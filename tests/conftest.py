@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -65,7 +64,7 @@ def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """MySQL 9 with GTIDs and full row metadata."""
     server = mysql.start(tmp_path_factory.mktemp("mysql"))
     yield server
-    _end(server)
+    server.discard()
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +72,7 @@ def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
     """MariaDB with a row-format log and full row metadata."""
     server = mariadb.start(tmp_path_factory.mktemp("mariadb"))
     yield server
-    _end(server)
+    server.discard()
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +80,7 @@ def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One Kafka broker; topics are created when first named."""
     server = kafka.start(tmp_path_factory.mktemp("kafka"))
     yield server
-    _end(server)
+    server.discard()
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +88,7 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """NATS of the machine's own packages, with JetStream on disk."""
     server = nats.start(tmp_path_factory.mktemp("nats"))
     yield server
-    _end(server)
+    server.discard()
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +96,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Redis that flushes every write to its append-only file."""
     server = redis.start(tmp_path_factory.mktemp("redis"))
     yield server
-    _end(server)
+    server.discard()
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +104,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
     """PostgreSQL of the machine's own packages (15 on Debian 12) with logical WAL."""
     server = postgres.start(tmp_path_factory.mktemp("postgres"))
     yield server
-    _end(server)
+    server.discard()
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +112,7 @@ def postgres18_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     """PostgreSQL 18 with logical WAL."""
     server = postgres.start(tmp_path_factory.mktemp("postgres18"), version=18)
     yield server
-    _end(server)
+    server.discard()
 
 
 @pytest.fixture(scope="session")
@@ -121,14 +120,4 @@ def schema_registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A schema registry that speaks Confluent's API."""
     server = schema_registry.start(tmp_path_factory.mktemp("schema_registry"))
     yield server
-    _end(server)
-
-
-def _end(server: Server) -> None:
-    """End a server at once, since nobody needs its data, and give its disk space back."""
-    if server.name == "postgres":
-        server.stop()  # Killed, it would leave shared memory.
-    else:
-        server.kill()
-    for home in {str(server.directory), server.attributes.get("home", str(server.directory))}:
-        shutil.rmtree(Path(home) / "data", ignore_errors=True)
+    server.discard()

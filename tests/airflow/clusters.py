@@ -48,7 +48,7 @@ def state_server(tmp_path_factory):
     """A PostgreSQL for the state of pipelines."""
     server = postgres.start(tmp_path_factory.mktemp("store"))
     yield server
-    server.stop()
+    server.discard()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 from contextlib import suppress
 from datetime import timedelta
@@ -22,6 +21,8 @@ from airflow_provider_deltaforge.storage.records.stats import SinkProgress, Tabl
 from airflow_provider_deltaforge.triggers.arrival import DeltaForgeArrivalTrigger
 from tests.airflow.bench import context, deferred, fired, travelled
 from tests.airflow.test_failure_trigger import AssetStorage
+from tests.engine.frozen import freeze_between_writes, signal_all
+from tests.servers.process import family
 from tests.waiting import wait_until
 
 
@@ -219,7 +220,9 @@ class TestArrivals:
         assert len(keys) == 1
         assert watcher(None, poll_s=9.0).shared_stream_key() not in keys
 
-    def test_a_streams_outlets_tell_what_arrived_in_its_window(self, document, store, backend):
+    def test_a_streams_outlets_tell_what_arrived_in_its_window(
+        self, document, store, backend, tmp_path
+    ):
         ours, other = deltaforge_asset("orders", "script.rows"), Asset("s3://bucket/orders")
         operator = DeltaForgeStreamOperator(
             task_id="stream",
@@ -230,15 +233,15 @@ class TestArrivals:
         )
         trigger = travelled(deferred(lambda: operator.execute(context())))
         wait_until(lambda: DeltaForgeHook().get_status("orders").status == "running")
-        driver = Control(store, "orders").read().handle["pid"]
-        os.killpg(driver, signal.SIGSTOP)  # What is written below stays.
+        pids = family(Control(store, "orders").read().handle["pid"])
+        freeze_between_writes(pids, tmp_path / "state.db")  # What is written below stays.
         progress = Control(store, "orders").progress()
         arrived = {"script.rows": TableCounts(durable=7)}
         newer = progress.model_copy(update={"tables": arrived, "position": {"tx": 3}})
         store.transact([Control(store, "orders").put_progress(newer)])
         told = {"outlet_events": OutletEventAccessors()}
         operator.execute_complete(told, {**trigger.watch, "event": "window_over"})
-        os.killpg(driver, signal.SIGCONT)
+        signal_all(pids, signal.SIGCONT)
 
         extras = [told["outlet_events"][asset].extra for asset in operator.outlets]
         assert [(extra["rows"], extra["tables"]) for extra in extras] == [

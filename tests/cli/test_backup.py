@@ -1,8 +1,8 @@
 """``deltaforge backup`` and ``restore``."""
 
 import json
-import os
 import signal
+from pathlib import Path
 
 from typer.testing import CliRunner
 
@@ -13,6 +13,8 @@ from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.storage.backup import read_backup
 from tests.control.bench import job_of, wait_until
+from tests.engine.frozen import freeze_between_writes, signal_all
+from tests.servers.process import family
 
 
 def invoked(*words):
@@ -57,11 +59,12 @@ def test_a_driver_that_slept_through_a_restore_writes_nothing(pipeline, dsn, bac
     assert invoked("backup", tmp_path / "b").exit_code == 0
     control = pipelines.existing(pipeline, "orders")
     handle = control.read().handle
-    os.killpg(handle["pid"], signal.SIGSTOP)
+    pids = family(handle["pid"])
+    freeze_between_writes(pids, Path(dsn.removeprefix("sqlite:///")))
     # The command would listen until the driver counts as lost, and then do just this.
     read_backup(pipeline, tmp_path / "b", replace=True)
     restored = control.progress()
-    os.killpg(handle["pid"], signal.SIGCONT)
+    signal_all(pids, signal.SIGCONT)
     wait_until(lambda: backend.status(handle).state is JobState.ENDED)
     assert control.progress() == restored
 

@@ -14,7 +14,7 @@ from tests.servers import mysql, sql
 def own_server(tmp_path_factory):
     server = mysql.start(tmp_path_factory.mktemp("own_mysql"))
     yield server
-    server.kill()
+    server.discard()
 
 
 def test_a_killed_server_is_found_again(tmp_path, own_server, kafka_server):

@@ -119,7 +119,7 @@ class _Curve:
 
 def _soaked(home: Path, master: str | None, for_hours: float) -> dict[str, Any]:
     with contextlib.ExitStack() as ending:
-        server = mysql.start(home / "mysql")
+        server = mysql.start_for_load(home / "mysql")
         ending.callback(server.stop)
         broker = kafka.start(home / "kafka")
         ending.callback(broker.stop)

@@ -179,6 +179,15 @@ class Server:
         self._process.wait()
         self._process = None
 
+    def discard(self) -> None:
+        """End the server at once, since nobody needs its data, and give their disk space back."""
+        if self.name == "postgres":
+            self.stop()  # Killed, it would leave shared memory.
+        else:
+            self.kill()
+        for home in {str(self.directory), self.attributes.get("home", str(self.directory))}:
+            shutil.rmtree(Path(home) / "data", ignore_errors=True)
+
     def pause(self) -> None:
         """Freeze the server: connections stay open and nothing answers (SIGSTOP)."""
         pids = family(self.pid)

@@ -37,7 +37,7 @@ def own_server(tmp_path_factory):
     """A server that tests may restart."""
     server = postgres.start(tmp_path_factory.mktemp("restarts"))
     yield server
-    server.stop()
+    server.discard()
 
 
 def test_a_restart_of_the_server_is_not_noticed_afterwards(own_server):

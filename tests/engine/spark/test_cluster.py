@@ -32,7 +32,7 @@ VARIABLE_SECRET = "planted-1b8e2d"
 def store(tmp_path_factory):
     server = postgres.start(tmp_path_factory.mktemp("store"))
     yield server
-    server.stop()
+    server.discard()
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,7 @@ def test_labels_beyond_the_first_plane_without_full_metadata(tmp_path_factory):
     try:
         labels_are_whole(server)
     finally:
-        server.stop()
+        server.discard()
 
 
 def labels_are_whole(server):

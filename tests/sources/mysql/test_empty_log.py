@@ -13,7 +13,7 @@ from tests.sources.mysql.stream_reading import batches, source_of
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = mariadb.start(tmp_path_factory.mktemp("empty"))
     yield server
-    server.kill()
+    server.discard()
 
 
 def test_a_copy_that_begins_on_an_empty_log_is_followed_by_gtid(server: Server) -> None:

@@ -39,9 +39,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ser
             sql.execute(primary, "CREATE TABLE t (id int primary key, n int)", database=DATABASE)
             yield primary, replica
         finally:
-            replica.kill()
+            replica.discard()
     finally:
-        primary.kill()
+        primary.discard()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             directory, row_metadata="NO_LOG", args=["--lower-case-table-names=1"]
         )
     yield server
-    server.kill()
+    server.discard()
 
 
 @pytest.fixture

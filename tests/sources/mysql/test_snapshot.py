@@ -32,7 +32,7 @@ def plain_server(tmp_path_factory):
     """MySQL without GTIDs."""
     server = mysql.start(tmp_path_factory.mktemp("plain"), gtid=False)
     yield server
-    server.kill()
+    server.discard()
 
 
 DIGITS = " UNION ALL ".join(f"SELECT {n} d" for n in range(10))

@@ -67,9 +67,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ser
         try:
             yield primary, standby
         finally:
-            standby.stop()
+            standby.discard()
     finally:
-        primary.stop()
+        primary.discard()
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def strict_server(tmp_path_factory):
         ],
     )
     yield server
-    server.stop()
+    server.discard()
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.start_again()
     server.attributes["certificate"] = str(certificate)
     yield server
-    server.stop()
+    server.discard()
 
 
 def _give(path: Path, like: Path) -> None:
