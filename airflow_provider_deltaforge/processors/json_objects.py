@@ -116,5 +116,5 @@ def _with_forms(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Decimal):
-        return str(value)
+        return format(value, "f")  # As sources write them, with no exponent.
     raise TypeError(f"a {type(value).__name__} is no JSON value")

@@ -1,5 +1,6 @@
 """A select over change events, by DuckDB: shut off from everything but the batch."""
 
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from airflow_provider_deltaforge.processors.changed_events import (
     taken,
 )
 from airflow_provider_deltaforge.processors.contract import Processed, Processor, Worker
+from airflow_provider_deltaforge.processors.json_objects import are_json
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
@@ -41,6 +43,7 @@ _SETTABLE = {
     "raw_payload": "BOOLEAN",
 }
 _READ_ONLY = ("tx_id", "event_id", "schema_version", "schema_sequence", "ddl", "synthetic")
+_LITERAL = re.compile(r"'(?:''|[^'])*'")
 _STOPPED = "the query was stopped: the stream ends"
 _DAY_MS = 86_400_000
 _TIB_MB = 2**20
@@ -147,6 +150,12 @@ def _check_rows(result: pa.Table, count: int) -> None:
             raise RowsError(f"the query returned null for {name}, which an event always has")
     if "op" in result.column_names and not OPS.issuperset(pc.unique(result["op"]).to_pylist()):
         raise RowsError("the query returned an op that is none of c, u, d, r, t and ddl")
+    for name in _JSON:
+        if name in result.column_names and not are_json(result.column(name)):
+            raise RowsError(
+                f"the query returned a value in {name} that JSON cannot hold, such as NaN or "
+                "Infinity: cast it to varchar, or leave it out"
+            )
 
 
 def _joined(
@@ -213,7 +222,7 @@ class Engine:
             self._run(_NOTHING, timeout_s)
         except (duckdb.Error, EventError, RowsError) as error:
             self.close()
-            raise SpecError(f"query: {redacted(str(error))}") from error
+            raise SpecError(f"query: {_reason(error)}") from None
         except BaseException:
             self.close()
             raise
@@ -310,6 +319,14 @@ class Engine:
         # A line of its own: the query may end in a comment.
         selected = f"select {', '.join(shown)} from (\n{text}\n) as _selected"
         return columns, self._connection.sql(selected)
+
+
+def _reason(error: Exception) -> str:
+    """Return what DuckDB says, and none of the query: a variable may have put a secret there."""
+    text, _, shown = str(error).partition("\nLINE ")
+    line = shown.partition(":")[0]
+    text = _LITERAL.sub("'***'", redacted(text.strip()))
+    return f"{text} (line {line} of the query)" if line.isdigit() else text
 
 
 class _Exchangeable:

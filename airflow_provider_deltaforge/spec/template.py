@@ -26,6 +26,7 @@ ROOTS = frozenset(
         "synthetic",
         "tags",
         "tenant_id",
+        "transaction",
         "ts_ms",
         "tx_end",
         "tx_id",

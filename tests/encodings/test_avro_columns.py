@@ -3,6 +3,7 @@
 import io
 import math
 from datetime import date, datetime, time, timezone
+from decimal import Decimal
 
 import fastavro
 import numpy as np
@@ -186,6 +187,50 @@ def test_what_a_type_cannot_hold_is_kept_as_text_beside_it():
         "t": "{}",
         "_raw_2": {"id": "7"},
     }
+
+
+def test_a_uuid_that_was_made_something_else_is_kept_as_text_beside_it():
+    """A reader makes a value of it, and would fail for the whole message."""
+    one = "C56a4180-65aa-42ec-a945-5fd21dec0538"
+    uuid = Column("token", "uuid", "uuid", type_oid=2950, udt_name="uuid")
+    array = {"is_array": True, "element_type": "uuid"}
+    tokens = Column("tokens", "ARRAY", "uuid[]", udt_name="_uuid", **array)
+    table = TableSchema("shop", None, "orders", (uuid, tokens), ())
+    texts = [one.encode(), b"***", b"7" * 32]
+    images = [b'{"token":"%b","tokens":["%b"]}' % (text, text) for text in texts]
+    rows = change_rows([change(after=i, schema_version=table.fingerprint) for i in images])
+    first, *others = (event["after"] for event in Writing("postgresql", [table]).read(rows))
+    assert (str(first["token"]), first["_raw"]) == (one.lower(), None)
+    for text, row in zip(["***", "7" * 32], others, strict=True):
+        assert (row["token"], row["_raw"]) == (None, {"token": text, "tokens": f'["{text}"]'})
+
+
+def test_decimals_may_have_an_exponent_and_no_more_digits_than_arrow_keeps():
+    amount = Column("amount", "decimal", "decimal", numeric_precision=38, numeric_scale=10)
+    table = TableSchema("shop", None, "orders", (amount,), ())
+    long = "1" * 45 + ".00"
+    texts = ['"2.00E-8"', "2e-8", f'"{long}"', '"000000000000000000000000000000000000000000001.5"']
+    images = [b'{"amount":%b}' % text.encode() for text in texts]
+    rows = change_rows([change(after=i, schema_version=table.fingerprint) for i in images])
+    found = [event["after"] for event in Writing("mysql", [table]).read(rows)]
+    assert [row["amount"] for row in found[:2]] == [Decimal("0.00000002")] * 2
+    assert (found[2]["amount"], found[2]["_raw"]) == (None, {"amount": long})
+    assert found[3]["amount"] == Decimal("1.5")
+
+
+@pytest.mark.parametrize(
+    "envelope", ["native", "debezium", {"type": "cloudevents", "type_prefix": "com.acme"}]
+)
+def test_a_row_that_is_no_object_is_refused_and_not_written_as_null(envelope):
+    """An outbox's payload may be any JSON; the JSON encoding writes it as it is."""
+    images = [b'{"id":1}', b'"text"', b"[1]", b"42", None]
+    writing = Writing("mysql", envelope=envelope)
+    encoded, _ = writing.write(
+        change_rows([change(op="u", after=i, before=b'{"id":0}') for i in images])
+    )
+    assert [one.event_row for one in encoded.rejections] == [1, 2, 3]
+    assert "no JSON object" in encoded.rejections[0].reason
+    assert encoded.values.is_valid().to_pylist() == [True, False, False, False, True]
 
 
 def test_a_payload_alone_must_be_an_object():

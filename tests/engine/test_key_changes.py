@@ -12,6 +12,7 @@ from airflow_provider_deltaforge.engine.render.former_keys import with_former_ke
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
+from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.mask.settings import Mask
 from airflow_provider_deltaforge.sinks.file import FileSink
@@ -205,6 +206,38 @@ class TestMessages:
         messages, _ = render([event], topic="${after.region}-${after.id}", tombstones=True)
         assert messages.topics.to_pylist() == ["eu-1", "eu-1", "eu-2"]
         assert caplog.records == []
+
+    @pytest.mark.parametrize("envelope", ["native", "debezium"])
+    def test_a_delete_that_a_processor_made_of_it_stays_one(self, envelope):
+        event = {**moved(b"1", b"2"), "op": "d", "after": None, "before": b'{"id":2}'}
+        rows = with_former_keys(change_rows([moved(b"1", b"2")]))
+        made = change_rows([event])
+        kept = made.set_column(
+            CHANGE_SCHEMA.get_field_index("former_key"), "former_key", rows["former_key"]
+        )
+        sink = MemorySink(topic="cdc", envelope=envelope, tombstones=True)
+        messages, _ = Renderer(sink, ORIGIN).render(kept)
+        assert shown(messages) == [
+            ('{"id":1}', "d", 2, None),
+            ('{"id":1}',),
+            ('{"id":2}', "d", 2, None),
+            ('{"id":2}',),
+        ]
+
+    @pytest.mark.parametrize(
+        ("was", "now", "expected"),
+        [
+            (b'"a"', b"null", [b"a", b"a", b""]),
+            (b"null", b'"a"', [b"", b"", b"a"]),
+            (b"null", b"null", [b""]),
+            (b'"a"', b'{"_unchanged":true}', [b"a"]),
+            (b'{"_unchanged":true}', b'"a"', [b"a"]),
+        ],
+    )
+    def test_null_is_known_and_an_unchanged_value_is_the_old_one(self, was, now, expected):
+        event = change(op="u", before=b'{"id":1,"v":%b}' % was, after=b'{"id":1,"v":%b}' % now)
+        messages, _ = render([event], key="${after.v}", tombstones=True)
+        assert messages.keys.to_pylist() == expected
 
     def test_an_event_is_refused_as_a_whole(self):
         changes = [moved(b"1", b"2", was=b""), moved(b"3", b"4", at=2)]

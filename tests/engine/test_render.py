@@ -27,6 +27,11 @@ SPACED = change(
     rb'"o" : { "a b" : [ 1.0 , "x \" , y" , [ ] ] } , "o2":{"x":1}, "n2":1,"n2": 2 }'
 )
 WALK = change(after=b'{"id":18446744073709551615,"a":{"b":true},"n":1.5,"list":[1],"nil":null}')
+PARTIAL = change(
+    op="u",
+    before=b'{"id":1,"w":{"k":1}}',
+    after=b'{"id":1,"v":{"_unchanged":true},"w":{"_unchanged":true},"u":{"_unchanged": true}}',
+)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +62,10 @@ WALK = change(after=b'{"id":18446744073709551615,"a":{"b":true},"n":1.5,"list":[
         pytest.param("${ddl.sql}", change(ddl=b'{"sql":"DROP"}'), "DROP", id="ddl"),
         pytest.param("${event_id}", change(), "00010203-0405-0607-0809-0a0b0c0d0e0f", id="id"),
         pytest.param("${after.id}", WALK, "18446744073709551615", id="large number"),
+        pytest.param("x${after.v}", PARTIAL, "x", id="a value that the log lacks"),
+        pytest.param("x${after.v.deep}", PARTIAL, "x", id="a value in one that the log lacks"),
+        pytest.param("x${after.w}-${after.w.k}", PARTIAL, 'x{"k":1}-1', id="the old image has it"),
+        pytest.param("${after.u}", PARTIAL, '{"_unchanged":true}', id="a row's own value"),
         pytest.param("${after.a.b} ${after.n}", WALK, "true 1.5", id="nested"),
         pytest.param("${after.a}${after.list}", WALK, '{"b":true}[1]', id="compact"),
         pytest.param(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -246,6 +247,7 @@ ODD_VALUES = {
     "nan": lambda: [float("nan"), float("inf"), float("-inf"), None, {"a": (float("nan"),)}],
     "nan and wide": lambda: [float("nan"), 2**70],
     "wide": lambda: 2**70,
+    "small": lambda: [Decimal("1.00E-8"), None],
 }
 ODD_FIELDS = {
     "x_op": {"op": ["c"]},

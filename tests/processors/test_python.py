@@ -288,6 +288,7 @@ class TestEvents:
             ("nan and wide", b'["NaN",1180591620717411303424]'),
             ("300 deep", b"[" * 300 + b'"NaN"' + b"]" * 300),
             ("wide", b"1180591620717411303424"),
+            ("small", b'["0.0000000100",null]'),
         ],
     )
     def test_numbers_without_a_form_in_json_are_strings_as_in_row_images(self, kind, text):
@@ -444,6 +445,7 @@ class TestRows:
             ("string", '"\u00e9 \\"\\n \\\\"'),
             ("string", '"plain"'),
             ("decimal128(20, 3)", '"12345678901234567.120"'),
+            ("decimal128(20, 10)", '"-0.0000000100"'),
             ("date", '"2024-02-29"'),
             ("timestamp", '"2024-02-29T01:02:03.123456"'),
             ("timestamp_utc", '"2024-02-29T01:02:03.123456Z"'),

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import traceback
 
 import pyarrow as pa
 import pytest
@@ -250,6 +251,27 @@ def test_what_is_no_change_event_is_rejected(opened, column, reason):
     assert done.rows.num_rows == 0
     [rejection] = done.rejections
     assert reason in rejection.reason
+
+
+def test_numbers_that_json_does_not_have_are_rejected_alone(opened):
+    """DuckDB writes them as they are, and takes them: what comes after could not read the row."""
+    ratio = "to_json({ratio: 1.0::double / (after->>'n')::double})"
+    rows = change_rows([change(after=b'{"n":%d}' % n, event_id=bytes([n]) * 16) for n in (1, 0, 2)])
+    done = opened(f"select _row, {ratio} as after from events").process(rows)
+    assert images(done.rows) == [{"ratio": 1.0}, {"ratio": 0.5}]
+    assert [(one.event_row, one.kind) for one in done.rejections] == [(1, "processor")]
+    assert "NaN or Infinity" in done.rejections[0].reason
+
+
+@pytest.mark.parametrize(
+    "query", ["selec 'SECRET-1'", "select _row, no_such('SECRET-1') as topic from events"]
+)
+def test_an_error_shows_no_text_of_the_query(query):
+    """A variable may have put the salt of a pseudonym there."""
+    with pytest.raises(SpecError) as caught:
+        Sql(query=query).check()
+    assert "SECRET" not in "".join(traceback.format_exception(caught.value))
+    assert "Error: " in str(caught.value)
 
 
 def test_a_query_that_fails_for_most_rows_stops_the_batch(opened):

@@ -51,8 +51,12 @@ class MessageLayout:
         return self._part.images()
 
     def write(self, row: RowRecord) -> pa.BinaryArray:
-        """Return the records; null for a message that lacks what it must have."""
-        return self._part.write(row)
+        """Return the records; null for a message that lacks what it must have.
+
+        So is one whose row image is no object: a record of the row cannot hold it.
+        """
+        written, misfits = self._part.write(row), self._part.misfits()
+        return pc.if_else(misfits, None, written) if misfits.any() else written
 
 
 class _FieldLayout:
@@ -91,6 +95,17 @@ class _FieldLayout:
         if isinstance(self._what, Shape) or self._what is Kind.ROW:
             return pa.nulls(len(self._values), pa.binary())  # Something else than an object.
         return _WRITERS[self._what](self._values)
+
+    def misfits(self) -> Any:
+        """Return in which values there is a row image that is no object; bool."""
+        if self._what is Kind.ROW:
+            return self._values.there & ~self._there
+        found = np.zeros(len(self._values), np.bool_)
+        for _, part in self._inner:
+            inner = part.misfits()
+            if inner.any():
+                found[np.flatnonzero(self._there)[inner]] = True
+        return found
 
     def _objects(self) -> pa.BinaryArray:
         texts = self._values.json

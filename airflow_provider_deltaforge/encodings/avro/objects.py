@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ Raises:
     ValueError, TypeError, KeyError: the type cannot hold the value.
 """
 
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 
 
@@ -88,6 +90,11 @@ def listed(convert: Convert) -> Convert:
 def exactly(kind: type) -> Convert:
     """Return the value if it is of one type, booleans being no numbers."""
     return lambda value: _exactly(value, kind)
+
+
+def as_uuid(value: Any) -> Any:
+    """Return the text of a UUID, as readers take it."""
+    return value if _UUID.fullmatch(_exactly(value, str)) else _refuse(value)
 
 
 def as_float(value: Any) -> float:

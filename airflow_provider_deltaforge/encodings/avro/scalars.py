@@ -22,7 +22,10 @@ from airflow_provider_deltaforge.encodings.avro.values import Values, flags
 Writer: TypeAlias = Callable[[Values], pa.BinaryArray]
 
 _INT_BITS, _LONG_BITS = 32, 64
-_PLAIN_DECIMAL = r"^[+-]?\d+(?:\.\d+)?$"
+_DECIMAL = r"^[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?$"
+_NO_DIGITS = r"^[+-]?0*|\.|[eE].*$"
+_DIGITS_MAX = 38
+_UUID = r"^[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 _DATE, _SECONDS = 10, 8
 """How long the text of a date is, and that of a time without a fraction."""
 
@@ -54,6 +57,12 @@ long_ = integer(_LONG_BITS)
 def string(values: Values) -> pa.BinaryArray:
     """Write texts; a number or a boolean is written as its text."""
     return binary.present(binary.texts(values.text), values.are(STRING, NUMBER, BOOL))
+
+
+def uuid(values: Values) -> pa.BinaryArray:
+    """Write the texts of UUIDs; readers make values of them, and fail where they cannot."""
+    good = flags(pc.match_substring_regex(values.text, _UUID))
+    return binary.present(binary.texts(values.text), values.are(STRING) & good)
 
 
 def json_text(values: Values) -> pa.BinaryArray:
@@ -90,8 +99,11 @@ def decimal(precision: int, scale: int) -> Writer:
     kind = pa.decimal128(precision, scale)
 
     def write(values: Values) -> pa.BinaryArray:
-        plain = flags(pc.match_substring_regex(values.text, _PLAIN_DECIMAL))
-        good = values.are(STRING, NUMBER) & plain
+        good = values.are(STRING, NUMBER) & flags(pc.match_substring_regex(values.text, _DECIMAL))
+        if (pc.max(pc.binary_length(values.text)).as_py() or 0) > _DIGITS_MAX:
+            # Arrow makes another number of too many digits.
+            digits = pc.binary_length(pc.replace_substring_regex(values.text, _NO_DIGITS, ""))
+            good &= flags(pc.less_equal(digits, _DIGITS_MAX))
         numbers, fits = _decimals(_where(values.text, good), kind)
         halves = np.frombuffer(numbers.buffers()[1], np.uint64, 2 * len(numbers)).reshape(-1, 2)
         digits = binary.big_endian(halves[:, 0], halves[:, 1].view(np.int64))

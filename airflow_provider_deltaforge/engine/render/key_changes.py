@@ -104,8 +104,10 @@ def split(
     op = pc.if_else(deletes, "d", doubled["op"].cast(pa.utf8()))
     before = doubled["before"]
     if creates:
-        op = pc.if_else(pa.array(is_rest), "c", op)
-        before = pc.if_else(pa.array(is_rest), nothing, before)
+        # A processor may have made a delete of the update: no row comes then.
+        is_created = pc.and_(pa.array(is_rest), pc.not_equal(op, "d"))
+        op = pc.if_else(is_created, "c", op)
+        before = pc.if_else(is_created, nothing, before)
     columns = {
         "op": op.dictionary_encode().cast(TEXT),
         "before": before,

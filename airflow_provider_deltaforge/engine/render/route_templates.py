@@ -4,20 +4,24 @@ Strings of a row image are filled in without quotes and escapes, everything else
 it, every digit included, but for white space. A field that an event does not have becomes an empty
 string, with one warning per template. On a delete, ``after.x`` is read from ``before``: a delete
 must reach the same partition as the row's earlier changes, or a consumer could see it before them.
+So is a value of ``after`` that the log does not repeat; it is missing where ``before`` lacks it.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
+from airflow_provider_deltaforge.columns.marks import UNCHANGED
 from airflow_provider_deltaforge.columns.value_codes import codes, combinations, repeated
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.events.change import TEXT
@@ -81,7 +85,7 @@ class TemplateFields:
             "schema_sequence": lambda: rows["schema_sequence"].cast(pa.utf8()),
             "event_id": lambda: uuid_texts(rows["event_id"]).cast(pa.utf8()),
             "tx_end": lambda: pc.if_else(rows["tx_end"], "true", _NULL),
-            "ddl": lambda: _inside(rows["ddl"], inside),
+            "ddl": lambda: _inside(rows["ddl"], inside)[0],
             "tags": lambda: pa.array([_text(v) for v in rows["tags"].to_pylist()], pa.utf8()),
         }
         return plain[root]() if root in plain else self._nothing()
@@ -129,10 +133,20 @@ class TemplateFields:
             is_delete = self._is_op("d")
             if pc.any(is_delete).as_py():
                 images = pc.if_else(is_delete, self.rows["before"], images)
-        texts = _inside(images, inside)
+        texts, unchanged = _inside(images, inside)
+        if root == "after" and unchanged is not None:
+            texts = pc.if_else(unchanged, _inside(self.rows["before"], inside)[0], texts)
         if root == "after" and self.new_images is not None:
-            texts = pc.coalesce(texts, _inside(self.new_images, inside))
+            lacking = pc.and_not(texts.is_null(), _are_null(images, inside))
+            texts = pc.if_else(lacking, _inside(self.new_images, inside)[0], texts)
         return texts
+
+    def is_null(self, path: Path) -> pa.BooleanArray:
+        """Return which row images have a field, and say that it is null."""
+        root, *inside = path.segments
+        if root not in {"before", "after"} or not inside:
+            return pa.array(np.zeros(self.rows.num_rows, np.bool_))
+        return _are_null(self.rows[root], inside)
 
     def _is_op(self, op: str) -> pa.BooleanArray:
         return pc.equal(self.rows["op"].cast(pa.utf8()), op)
@@ -188,12 +202,17 @@ class RouteTemplate:
         return any(path.segments[0] == "after" for path in self._template.paths)
 
     def known(self, fields: TemplateFields) -> pa.BinaryArray:
-        """Return the text of every row that has all fields; null for the others, and no warning."""
-        columns = [fields.column(path).cast(pa.utf8()) for path in self._template.paths]
-        there = columns[0].is_valid()
-        for column in columns[1:]:
-            there = pc.and_(there, column.is_valid())
-        return pc.if_else(there, self._joined(columns), _NULL).cast(pa.binary())
+        """Return the text of every row that has all fields; null for the others, and no warning.
+
+        A field that is null is there: it is filled in as an empty text.
+        """
+        paths = self._template.paths
+        columns = [fields.column(path).cast(pa.utf8()) for path in paths]
+        there = [
+            pc.or_(column.is_valid(), fields.is_null(path))
+            for column, path in zip(columns, paths, strict=True)
+        ]
+        return pc.if_else(reduce(pc.and_, there), self._joined(columns), _NULL).cast(pa.binary())
 
     def _columns(self, fields: TemplateFields, part: str) -> list[pa.Array]:
         columns = [fields.column(path) for path in self._template.paths]
@@ -250,13 +269,43 @@ def _lacks(column: pa.Array) -> bool:
     return bool(pc.any(missing.take(pa.array(codes(column)))).as_py())
 
 
-def _inside(texts: pa.BinaryArray, path: Sequence[str]) -> pa.StringArray:
+def _inside(
+    texts: pa.BinaryArray, path: Sequence[str]
+) -> tuple[pa.StringArray, pa.BooleanArray | None]:
+    """Return what stands at a path, null for nothing; and where a mark says ``unchanged``.
+
+    The mark is no value: it would bring together rows that have nothing in common.
+    """
     if not path:
-        return texts.cast(pa.utf8())
+        return texts.cast(pa.utf8()), None
     spans = json_fields.locate(texts, path)
-    if (json_fields.kinds(texts, spans) < json_fields.OBJECT).all():
-        return json_fields.text_values(texts, spans)
-    return json_fields.as_text(json_fields.compact(json_fields.values(texts, spans)))
+    kinds = json_fields.kinds(texts, spans)
+    unchanged = _unchanged(texts, spans, kinds, path)
+    if (kinds < json_fields.OBJECT).all():
+        found = json_fields.text_values(texts, spans)
+    else:
+        found = json_fields.as_text(json_fields.compact(json_fields.values(texts, spans)))
+    return found if unchanged is None else pc.if_else(unchanged, _NULL, found), unchanged
+
+
+def _are_null(texts: pa.BinaryArray, path: Sequence[str]) -> pa.BooleanArray:
+    spans = json_fields.locate(texts, path)
+    return pa.array(json_fields.kinds(texts, spans) == json_fields.NULL)
+
+
+def _unchanged(
+    texts: pa.BinaryArray, spans: json_fields.Spans, kinds: Any, path: Sequence[str]
+) -> pa.BooleanArray | None:
+    if len(path) > 1:  # The column around it may be marked.
+        if (kinds != json_fields.ABSENT).all():
+            return None
+        spans = json_fields.locate(texts, path[:1])
+        kinds = json_fields.kinds(texts, spans)
+    if not (kinds == json_fields.OBJECT).any():
+        return None
+    marks = pc.equal(json_fields.values(texts, spans), pa.scalar(UNCHANGED, pa.binary()))
+    marks = pc.fill_null(marks, fill_value=False)
+    return marks if marks.true_count else None
 
 
 def _text(value: Any) -> str | None:

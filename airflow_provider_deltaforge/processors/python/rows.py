@@ -76,7 +76,18 @@ def _text_of(kind: pa.DataType) -> Callable[[pa.Array], pa.StringArray]:
     )
     if not known:
         raise TypeError(f"there is no JSON for Arrow's {kind}; cast it, for example to string")
+    if pa.types.is_decimal(kind):
+        return _decimal_texts
     return lambda values: values.cast(pa.utf8())
+
+
+def _decimal_texts(values: pa.Array) -> pa.StringArray:
+    """Return decimals without exponents, which Arrow writes for small ones."""
+    texts = values.cast(pa.utf8())
+    if not pc.any(pc.match_substring(texts, "E")).as_py():
+        return texts
+    plain = [None if value is None else format(value, "f") for value in values.to_pylist()]
+    return pa.array(plain, pa.utf8())
 
 
 def _number_texts(values: pa.Array) -> pa.BinaryArray:
