@@ -26,6 +26,8 @@ from airflow_provider_deltaforge.sources.turso.tuning import TURSO_TUNING
 Engine = Literal["turso", "sqlite"]
 
 SHARED = "multiprocess_wal"
+_ANY_READ = "SELECT 1 FROM sqlite_schema LIMIT 1"
+_BEGINS = 100
 _SHARE = f"open it there with turso.connect(path, experimental_features={SHARED!r})"
 _LOCKS = Path("/proc/locks")
 _SQLITE_LOCKS_FROM = 0x40000000  # SQLite locks bytes from here on, Turso the file from byte 0.
@@ -92,6 +94,10 @@ def _locks(path: Path) -> list[_Lock]:
         if len(words) > 5 and words[4].endswith(inode):
             found.append(_Lock(words[2], int(words[5])))
     return found
+
+
+class _SchemaChangedError(RetryableError):
+    """Another process changed the schema after this one had last looked."""
 
 
 class _Turns:
@@ -202,7 +208,7 @@ class FileDatabase(Database):
             with self._turns.reading():
                 self._in_transaction = True
                 try:
-                    self.rows(begin)
+                    self._begin(begin)
                     yield
                     self.rows("COMMIT")
                 except BaseException:
@@ -210,6 +216,24 @@ class FileDatabase(Database):
                     raise
                 finally:
                     self._in_transaction = False
+
+    def _begin(self, begin: str) -> None:
+        """Begin, and read: what others commit from then on is not seen.
+
+        That another process changed the schema is something that Turso's engine (0.8.3) finds and
+        gets over outside of a transaction only; inside, the first statement fails.
+        """
+        for is_last in (*[False] * _BEGINS, True):
+            self.rows(begin)
+            try:
+                self.rows(_ANY_READ)
+            except _SchemaChangedError:
+                if is_last:
+                    raise
+                self.rows("ROLLBACK")
+                self.rows(_ANY_READ)
+            else:
+                return
 
     def replaced(self) -> bool:
         """Return whether the path leads to another file than the one that was opened.
@@ -319,6 +343,8 @@ def translated(doing: str) -> Iterator[None]:
                 f"{doing}: the database is locked; a writer holds its transaction too long, or a "
                 f"Turso process has the file for itself: {_SHARE}"
             ) from error
+        if "schema changed" in small:
+            raise _SchemaChangedError(f"{doing}: {text}; looking again") from error
         if "mvcc" in small:
             raise FatalError(
                 f"{doing}: it has journal_mode mvcc, which cannot be read beside its writer; set "

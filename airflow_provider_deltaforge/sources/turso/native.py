@@ -254,6 +254,8 @@ def _add_row(events: Events, row: Row, table: TursoTable, tx: int) -> None:
     after = None if row.after is None else row_of(table, row.after)
     if row.kind == DELETE:
         after = None
+    elif row.kind == INSERT and after is None:
+        before, after = None, before  # So the engine (0.8.3) writes a row that got another rowid.
     image = before if after is None else after
     if image is None:
         raise SchemaError(

@@ -17,7 +17,12 @@ from airflow_provider_deltaforge.sources.turso.open_file import OpenFile
 from airflow_provider_deltaforge.sources.turso.polling import Growth
 from airflow_provider_deltaforge.sources.turso.server_address import ServerAddress, is_server
 from airflow_provider_deltaforge.sources.turso.servers import ServerDatabase
-from airflow_provider_deltaforge.sources.turso.shadows import Shadows, misfits, script
+from airflow_provider_deltaforge.sources.turso.shadows import (
+    Shadows,
+    misfits,
+    script,
+    untriggered,
+)
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
 from airflow_provider_deltaforge.sources.turso.tables import (
     DB,
@@ -146,7 +151,7 @@ def _triggers(source: TursoSource, database: Database, tables: Mapping[str, Turs
     names = ", ".join(missing)
     if source.auto_create_triggers:
         return Finding("triggers", "ok", f"the triggers of {names} will be made at start")
-    sql = script(missing)
+    sql = script(missing, untriggered(database, missing))
     return Finding(
         "triggers",
         "fail",

@@ -6,9 +6,9 @@ take turns: its order is the order of commits.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError, PositionLostError, SchemaError
@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 SEQUENCE = "_df_sequence"
 CLEANED = "_df_cleaned"
+MADE = "_df_made"
 
 _SHADOW = "_df_cdc_"
 _NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
@@ -47,7 +48,6 @@ class Shadows:
         self._database = database
         self._captured = captured
         self._create = create
-        self._begun = False
 
     def prepared(self, last: int | None = None) -> dict[str, TursoTable]:
         """Return the captured tables; each has a shadow that fits.
@@ -62,18 +62,18 @@ class Shadows:
         with self._database.view():
             tables = captured_tables(self._database, self._captured)
             missing = misfits(self._database, tables)
+            without = untriggered(self._database, missing)
             left = left_over(self._database, self._captured)
             if last is not None:
                 self.refuse_left(last)
         if not missing and not (left and self._create):
-            self._begun = True
             return tables
         if not self._create:
             names = ", ".join(f"{DB}.{name}" for name in missing)
             raise FatalError(
                 f"{names}: the triggers are missing or do not fit the table's columns; set "
                 "source.auto_create_triggers: true, or run this in the database (it drops "
-                f"changes that were not read yet):\n{script(missing, left)}"
+                f"changes that were not read yet):\n{script(missing, without, left)}"
             )
         with self._database.writing():
             # Looked at again: another process may have made them meanwhile.
@@ -83,20 +83,13 @@ class Shadows:
             # A renamed table keeps its triggers: with new ones, it would be captured twice.
             left = left_over(self._database, self._captured)
             drops, emptied = self._drops(left)
-            makes = [sql for table in missing.values() for sql in table_sql(table)]
-            self._database.run_all([*common_sql(), *drops, *makes])
-            filled = self.filled(missing) if self._begun else []
+            without = untriggered(self._database, missing)
+            makes = (table_sql(t, counted=t.name in without) for t in missing.values())
+            self._database.run_all([*common_sql(), *drops, *chain.from_iterable(makes)])
         for name in emptied:
             _log.info("dropped the shadow of %s.%s, which is gone", DB, name)
         for name in missing:
             _log.info("made the capture triggers of %s.%s", DB, name)
-        for name in filled:
-            _log.warning(
-                "%s.%s had rows or changes before its triggers were made anew; snapshot it",
-                DB,
-                name,
-            )
-        self._begun = True
         return tables
 
     def _drops(self, left: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -139,7 +132,7 @@ class Shadows:
             raise SchemaError(
                 f"{DB}.{name} was altered while its changes were not all read and cleaned up: "
                 "those behind the ALTER lack the new columns; take a new snapshot, and make the "
-                f"triggers anew:\n{script(self._only(name))}"
+                f"triggers anew:\n{script(self._only(name), ())}"
             )
 
     def _there(self) -> set[str]:
@@ -161,8 +154,21 @@ class Shadows:
 
     def place(self, last: int, time_ms: int, tables: Mapping[str, TursoTable]) -> FilePosition:
         """Return a place of this mode; no change up to it was made after its time."""
-        marks = {name: table.mark for name, table in tables.items()}
-        return FilePosition("triggers", last, time_ms, schemas=marks)
+        return FilePosition("triggers", last, time_ms, schemas=self.marks(tables))
+
+    def marks(self, tables: Mapping[str, TursoTable]) -> dict[str, str]:
+        """Return what tells each table, inside a view: its columns, and how often it was taken up.
+
+        A table that was dropped and made again has lost its triggers, and what was written since.
+        """
+        times: dict[str, int] = {}
+        if MADE in self._there():
+            rows = self._database.rows(f"SELECT table_name, times FROM {MADE}")
+            times = {str(name): int(count) for name, count in rows}
+        return {
+            name: f"{table.mark}#{times[name]}" if name in times else table.mark
+            for name, table in tables.items()
+        }
 
     def latest(self, upto: int, names: Iterable[str]) -> int:
         """Return when the last of some tables' changes up to a number was made; 0 without any."""
@@ -287,11 +293,10 @@ class Shadows:
             ]
             statements = []
             for name in self._having(names, f"change_id <= {upto}"):
-                text = "'" + name.replace("'", "''") + "'"
                 shadow = quoted(shadow_name(name))
                 statements += [
                     f"DELETE FROM {shadow} WHERE change_id <= {upto}",
-                    f"INSERT OR REPLACE INTO {CLEANED} VALUES ({text}, {upto})",
+                    f"INSERT OR REPLACE INTO {CLEANED} VALUES ({_text(name)}, {upto})",
                 ]
             self._database.run_all(statements)
 
@@ -317,10 +322,18 @@ def common_sql() -> Iterator[str]:
         f"CREATE TABLE IF NOT EXISTS {CLEANED} "
         "(table_name TEXT PRIMARY KEY, change_id INTEGER NOT NULL)"
     )
+    yield (
+        f"CREATE TABLE IF NOT EXISTS {MADE} (table_name TEXT PRIMARY KEY, times INTEGER NOT NULL)"
+    )
 
 
-def table_sql(table: TursoTable) -> Iterator[str]:
-    """Yield what one table needs; an older shadow of it goes first."""
+def table_sql(table: TursoTable, *, counted: bool) -> Iterator[str]:
+    """Yield what one table needs; an older shadow of it goes first.
+
+    Args:
+        table: to be captured.
+        counted: it may have rows and changes from a time without triggers.
+    """
     shadow = quoted(shadow_name(table.name))
     yield from drop_sql(table.name)
     columns = ", ".join(quoted(name) for name in image_columns(table))
@@ -330,13 +343,29 @@ def table_sql(table: TursoTable) -> Iterator[str]:
     )
     for op, event in _EVENTS.items():
         before = ", ".join("NULL" if op == "c" else f"OLD.{quoted(n)}" for n in table.columns)
-        after = ", ".join("NULL" if op == "d" else f"NEW.{quoted(n)}" for n in table.columns)
+        after = ", ".join("NULL" if op == "d" else f"now.{quoted(n)}" for n in table.columns)
         yield (
             f"CREATE TRIGGER {_trigger(table.name, op)} AFTER {event} ON {quoted(table.name)} "
             f"BEGIN UPDATE {SEQUENCE} SET last = last + 1; "
             f"INSERT INTO {shadow} SELECT last, {_NOW}, '{op}', {before}, {after} "
-            f"FROM {SEQUENCE}; END"
+            f"FROM {SEQUENCE}{'' if op == 'd' else _row_as_it_is(table)}; END"
         )
+    if counted:
+        yield (
+            f"INSERT INTO {MADE} VALUES ({_text(table.name)}, 1) "
+            "ON CONFLICT (table_name) DO UPDATE SET times = times + 1"
+        )
+
+
+def _row_as_it_is(table: TursoTable) -> str:
+    """Return what joins the row that a trigger is about.
+
+    The application's own triggers may have changed it already: what they did is numbered before,
+    and the later event must not bring back the row of before.
+    """
+    names = [table.rowid] if table.rowid is not None else table.schema.primary_key
+    same = " AND ".join(f"now.{quoted(name)} = NEW.{quoted(name)}" for name in names)
+    return f", {quoted(table.name)} AS now WHERE {same}"
 
 
 def drop_sql(table: str) -> Iterator[str]:
@@ -345,35 +374,43 @@ def drop_sql(table: str) -> Iterator[str]:
     yield f"DROP TABLE IF EXISTS {quoted(shadow_name(table))}"
 
 
-def script(tables: Mapping[str, TursoTable], gone: Iterable[str] = ()) -> str:
+def script(
+    tables: Mapping[str, TursoTable], counted: Container[str], gone: Iterable[str] = ()
+) -> str:
     """Return the SQL that a person can run; it also drops what tables that are gone left."""
     lines = [*common_sql()]
     for name in gone:
         lines += drop_sql(name)
     for table in tables.values():
-        lines += table_sql(table)
+        lines += table_sql(table, counted=table.name in counted)
     return "".join(f"{line};\n" for line in ["BEGIN IMMEDIATE", *lines, "COMMIT"])
 
 
 def misfits(database: Database, tables: Mapping[str, TursoTable]) -> dict[str, TursoTable]:
     """Return the tables whose shadow or triggers are missing or have other columns."""
     # A trigger may have the name of another table's shadow.
-    made: dict[str, dict[str, str]] = {"table": {}, "trigger": {}}
-    for kind, name, sql in database.rows(
-        "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('table', 'trigger')"
-    ):
-        made[str(kind)][str(name)] = str(sql)
-    shadows, triggers = made["table"], made["trigger"]
+    rows = database.rows("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")
+    shadows = {str(name): str(sql) for name, sql in rows}
     if not {SEQUENCE, CLEANED} <= shadows.keys():
         return dict(tables)
+    without = untriggered(database, tables)
     found = {}
     for name, table in tables.items():
         shadow = shadow_name(name)
-        needed = {f"_df_cdc_{name}_{op}" for op in _EVENTS}
-        there = shadow in shadows and needed <= triggers.keys()
+        there = shadow in shadows and name not in without
         if not there or _images(shadow, shadows[shadow]) != image_columns(table):
             found[name] = table
     return found
+
+
+def untriggered(database: Database, names: Iterable[str]) -> set[str]:
+    """Return which tables do not have all our triggers.
+
+    A table that is renamed takes its triggers along: the next with its name has none.
+    """
+    rows = database.rows("SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger'")
+    there = {(str(name), str(table)) for name, table in rows}
+    return {n for n in names if not {(f"{_SHADOW}{n}_{op}", n) for op in _EVENTS} <= there}
 
 
 def left_over(database: Database, captured: CapturedTables) -> list[str]:
@@ -386,6 +423,10 @@ def left_over(database: Database, captured: CapturedTables) -> list[str]:
 
 def _images(shadow: str, sql: str) -> list[str]:
     return list(table_of(shadow, sql).columns[3:])
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
 
 
 def _trigger(table: str, op: str) -> str:

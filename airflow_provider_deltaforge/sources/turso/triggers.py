@@ -30,6 +30,7 @@ class TriggerSegment:
 
     rows: tuple[tuple[Any, ...], ...]
     tables: Mapping[str, TursoTable]
+    marks: Mapping[str, str]
     last: int
     time_ms: int
 
@@ -37,11 +38,6 @@ class TriggerSegment:
     def nbytes(self) -> int:
         """Return about how many bytes the images have."""
         return nbytes_of(row[4:] for row in self.rows)
-
-    @property
-    def marks(self) -> dict[str, str]:
-        """Return the fingerprint of each table."""
-        return {name: table.mark for name, table in self.tables.items()}
 
     @property
     def end(self) -> Position:
@@ -80,7 +76,7 @@ class TriggerReader(FileReader):
         self._cleaning = threading.Lock()
         self._cleaned = self._acknowledged = self._last
         self._clean_at = 0.0
-        self._known = set(start.schemas)
+        self._marks: Mapping[str, str] = start.schemas
         self._session = -1
         # Others' connections to a server cannot switch triggers off, and counting has its price.
         self._audits = cleans and database.engine != "server"
@@ -138,17 +134,17 @@ class TriggerReader(FileReader):
             self._find_new()
 
     def _find_new(self) -> None:
-        """Report the tables that have triggers now, but rows from before; inside a view.
+        """Report the tables that have new triggers, but rows from before; inside a view.
 
         The place that knows them is stored together with the report: killed before that, the next
         reader finds them again.
         """
-        new = self._tables.keys() - self._known
-        self._known = set(self._tables)
-        place = self._shadows.place(self._last, self._time, self._tables)
+        known, self._marks = self._marks, self._shadows.marks(self._tables)
+        new = [name for name, mark in self._marks.items() if not _is_same(known.get(name), mark)]
+        place = FilePosition("triggers", self._last, self._time, schemas=self._marks)
         if self._report(self._shadows.filled(new), place):
             # Nothing else may ever move the checkpoint.
-            self._ready.append(TriggerSegment((), self._tables, self._last, self._time))
+            self._ready.append(self._segment(()))
 
     def _look(self) -> None:
         version = self._read_version()
@@ -177,8 +173,11 @@ class TriggerReader(FileReader):
             return
         self._last = last
         self._time = max(self._time, others, *(row[2] for row in rows))
-        self._ready.append(TriggerSegment(tuple(rows), self._tables, last, self._time))
+        self._ready.append(self._segment(tuple(rows)))
         self._pace.took(len(rows))
+
+    def _segment(self, rows: tuple[tuple[Any, ...], ...]) -> TriggerSegment:
+        return TriggerSegment(rows, self._tables, self._marks, self._last, self._time)
 
     @property
     def _is_audit_due(self) -> bool:
@@ -221,3 +220,8 @@ class TriggerReader(FileReader):
                 _log.info("the shadows are cleaned later: %s", error)
             else:
                 self._cleaned = upto
+
+
+def _is_same(known: str | None, mark: str) -> bool:
+    """Return whether a table has had its triggers since it was known; columns may have come."""
+    return known is not None and known.partition("#")[2] == mark.partition("#")[2]

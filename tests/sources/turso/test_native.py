@@ -51,6 +51,15 @@ def test_changes_come_with_both_images_in_commit_order(writer, opened):
     assert {event["db"] for event in events} == {"main"}
 
 
+def test_another_key_is_a_delete_and_an_insert(writer, opened):
+    """The engine writes the new row where an insert has none."""
+    reader = opened()
+    writer.run("INSERT INTO orders (id, item) VALUES (1, 'a')", "UPDATE orders SET id = 5")
+    first, gone, come = map(told, events_of(reader))
+    assert (gone[0], gone[2], gone[3]) == ("d", first[3], None)
+    assert (come[0], come[2], come[3]) == ("c", None, {**first[3], "id": 5})
+
+
 def test_a_transaction_larger_than_a_batch_stays_one(writer, opened):
     reader = opened(batch_size=7)
     writer.many("INSERT INTO orders VALUES (?, 'x', 1)", [(i,) for i in range(20)])

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from airflow_provider_deltaforge.sources.turso.files import FileDatabase
+
 WRITER = """
 import sys, time, turso
 
@@ -41,6 +43,20 @@ for thread in threads:
     thread.join()
 print("wrong:", wrong)
 """
+
+
+def test_a_view_begins_where_another_process_has_just_made_a_table(tmp_path, other_process):
+    """Turso's engine fails there, if it had read the schema of before."""
+    path = tmp_path / "shop.db"
+    made = "import turso; c = turso.connect(PATH, experimental_features='multiprocess_wal')"
+    other_process(f"{made}; c.execute('CREATE TABLE t (id INTEGER)'); c.commit()", path)
+    database = FileDatabase(path, "turso")
+    assert database.value("SELECT count(*) FROM t") == 0
+    for number in range(3):
+        other_process(f"{made}; c.execute('CREATE TABLE t{number} (id INTEGER)'); c.commit()", path)
+        with database.view():
+            assert database.value(f"SELECT count(*) FROM t{number}") == 0
+    database.close()
 
 
 def test_a_reader_is_not_ended_by_another_that_opens_the_file(tmp_path):

@@ -98,6 +98,94 @@ def test_triggers_a_table_with_rows_is_copied_once(path, opened):
     assert tables_of(opened(before, **asked)) == ["main.visits"]
 
 
+REBUILD = """
+    BEGIN;
+    CREATE TABLE fresh (id INTEGER PRIMARY KEY, version INTEGER, note TEXT, more INTEGER);
+    INSERT INTO fresh SELECT *, 0 FROM visits;
+    DROP TABLE visits;
+    ALTER TABLE fresh RENAME TO visits;
+    COMMIT;
+"""
+MOVED = """
+    BEGIN;
+    ALTER TABLE visits RENAME TO former;
+    CREATE TABLE visits (id INTEGER PRIMARY KEY, version INTEGER, note TEXT);
+    INSERT INTO visits SELECT * FROM former;
+    COMMIT;
+"""
+
+
+@pytest.mark.parametrize("when", ["it runs", "it is stopped", "another looks first"])
+@pytest.mark.parametrize("change", [REBUILD, MOVED])
+def test_triggers_a_table_made_again_under_its_name_is_copied(path, opened, change, when):
+    """Migrations do it where SQLite cannot alter a table; our triggers go, or go along."""
+    asked = {"cdc_mode": "triggers", "auto_create_triggers": True, "tables": ["visits"]}
+    with sqlite3.connect(path) as writer:
+        writer.execute(MADE)
+        writer.execute(FILLED)
+    before = source(path, **asked).head()
+    reader = opened(before, **asked) if when == "it runs" else None
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.executescript(change)
+    writer.execute("UPDATE visits SET note = 'changed' WHERE id = 1")
+    if when == "another looks first":
+        source(path, **asked).head()
+    reader = reader or opened(before, **asked)
+    assert events_of(reader) == []
+    assert tables_of(reader) == ["main.visits"]
+    writer.execute("DELETE FROM visits WHERE id = 2")
+    *_, last = chunks_of(reader)
+    assert tables_of(opened(last.end, **asked)) == []
+    if change is MOVED:
+        writer.execute("DELETE FROM former")
+        assert events_of(reader) == []
+    writer.close()
+
+
+@pytest.mark.parametrize("more", ["", " WITHOUT ROWID"])
+def test_triggers_the_last_event_of_a_row_holds_what_the_applications_triggers_did(
+    path, opened, more
+):
+    """Triggers that were made after ours run before them."""
+    asked = {"cdc_mode": "triggers", "auto_create_triggers": True}
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute(MADE + more)
+    reader = opened(source(path, **asked).head(), **asked)
+    for event, note in (("INSERT", "inserted"), ("UPDATE OF version", "updated")):
+        writer.execute(
+            f"CREATE TRIGGER {note} AFTER {event} ON visits BEGIN "
+            f"UPDATE visits SET note = '{note}' WHERE id = NEW.id; END"
+        )
+    writer.execute("CREATE TRIGGER gone AFTER INSERT ON visits WHEN NEW.id = 9 BEGIN "
+                   "DELETE FROM visits WHERE id = NEW.id; END")  # fmt: skip
+    writer.execute(FILLED)
+    writer.execute("UPDATE visits SET version = 7 WHERE id = 2")
+    writer.execute("INSERT INTO visits VALUES (9, 0, '')")
+    last = {}
+    for event in map(told, events_of(reader)):
+        last[(event[3] or event[2])["id"]] = event[3]
+    rows = writer.execute("SELECT id, version, note FROM visits").fetchall()
+    assert [tuple(row.values()) for row in last.values() if row] == rows
+    assert last[9] is None
+    writer.close()
+
+
+def test_triggers_a_table_with_another_column_needs_no_copy(path, opened):
+    asked = {"cdc_mode": "triggers", "auto_create_triggers": True}
+    with sqlite3.connect(path) as writer:
+        writer.execute(MADE)
+        writer.execute(FILLED)
+    before = source(path, **asked).head()
+    reader = opened(before, **asked)
+    with sqlite3.connect(path) as writer:
+        writer.execute("ALTER TABLE visits ADD COLUMN more INTEGER")
+    assert chunks_of(reader) == []
+    with sqlite3.connect(path) as writer:
+        writer.execute("INSERT INTO visits VALUES (3, 0, 'c', 7)")
+    assert [told(event)[3]["more"] for event in events_of(reader)] == [7]
+    assert tables_of(reader) == tables_of(opened(before, **asked)) == []
+
+
 def test_polling_finds_all_rows_by_itself(path, opened):
     with sqlite3.connect(path) as writer:
         writer.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY)")
