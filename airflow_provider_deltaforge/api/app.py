@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.api import (
     pipelines,
     schemas,
     sensing,
+    slashed_names,
     snapshots,
     verification,
 )
@@ -66,6 +67,7 @@ def create_app(
         openapi_url=None if dependencies else "/openapi.json",
         dependencies=list(dependencies),
     )
+    slashed_names.register()
     for module in _ROUTERS:
         app.include_router(context.threads.answer(module.routes(context)))
     needed = [] if context.public_health else [context.requires("read")]

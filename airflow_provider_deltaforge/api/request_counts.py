@@ -1,5 +1,6 @@
 """How often each route of the REST API is asked, and how long it takes to answer."""
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
@@ -12,6 +13,7 @@ from airflow_provider_deltaforge.storage.records.stats import LATENCY_BUCKETS_S
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 _OTHER = "other"
 _UNANSWERED = 500
+_KIND_OF_NAME = re.compile(r":\w+(?=})")
 
 REQUESTS = ("api_requests", "counter", "Requests answered.", ("method", "route", "status"))
 SECONDS = (
@@ -39,7 +41,8 @@ class RequestCounts:
 
     def note(self, scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
         """Count an answer, under the route's pattern: what callers write makes no series."""
-        route = getattr(scope.get("route"), "path", _OTHER)
+        pattern = getattr(scope.get("route"), "path", _OTHER)
+        route = _KIND_OF_NAME.sub("", pattern)  # As the API's description writes it.
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(seconds)

@@ -32,7 +32,25 @@ def routes(context: ApiContext) -> APIRouter:
             require_pipeline(store, name)
             return schemas.reload(store, name)
 
-    @router.get("/{db}/{table}", dependencies=[may_read])
+    @router.get("/{db}/{table:slashed}/versions", dependencies=[may_read])
+    def list_versions(name: str, db: str, table: str) -> list[dict[str, Any]]:
+        """Return when each version of a table came into force."""
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            with answering(*_UNKNOWN):
+                return schemas.versions(store, name, f"{db}.{table}")
+
+    @router.post("/{db}/{table:slashed}/reload", dependencies=[may_operate])
+    def reload_schema(name: str, db: str, table: str) -> dict[str, Any]:
+        """Register what the source's catalog says of one table now, and return it."""
+        context.require_servers()
+        with context.open_store() as store:
+            require_pipeline(store, name)
+            with answering(*_UNKNOWN):
+                schemas.reload(store, name, f"{db}.{table}")
+                return _detail(schemas.schema(store, name, f"{db}.{table}"))
+
+    @router.get("/{db}/{table:slashed}", dependencies=[may_read])
     def get_schema(
         name: str,
         db: str,
@@ -47,24 +65,6 @@ def routes(context: ApiContext) -> APIRouter:
             require_pipeline(store, name)
             with answering(*_UNKNOWN):
                 return _detail(schemas.schema(store, name, f"{db}.{table}", which))
-
-    @router.get("/{db}/{table}/versions", dependencies=[may_read])
-    def list_versions(name: str, db: str, table: str) -> list[dict[str, Any]]:
-        """Return when each version of a table came into force."""
-        with context.open_store() as store:
-            require_pipeline(store, name)
-            with answering(*_UNKNOWN):
-                return schemas.versions(store, name, f"{db}.{table}")
-
-    @router.post("/{db}/{table}/reload", dependencies=[may_operate])
-    def reload_schema(name: str, db: str, table: str) -> dict[str, Any]:
-        """Register what the source's catalog says of one table now, and return it."""
-        context.require_servers()
-        with context.open_store() as store:
-            require_pipeline(store, name)
-            with answering(*_UNKNOWN):
-                schemas.reload(store, name, f"{db}.{table}")
-                return _detail(schemas.schema(store, name, f"{db}.{table}"))
 
     return router
 

@@ -110,16 +110,8 @@ def _add_sensing(router: APIRouter, context: ApiContext) -> None:
             return sensing.schemas(store, name)
 
     @router.get(
-        "/sensing/schemas/{table}", **shared, responses=_example({**_SCHEMA, "fields": _FIELDS})
+        "/sensing/schemas/{table:slashed}/json-schema", **shared, responses=_example(_JSON_SCHEMA)
     )
-    def get_sensed_schema(name: str, table: str, caller: Caller = may_read) -> dict[str, Any]:
-        """Return the fields of a table (`shop.orders`) or JSON column (`shop.orders:metadata`)."""
-        with _asked(context, name, table) as store:
-            found = sensing.schema(store, name, table)
-            fields = [_for(caller, store, name, field) for field in found["fields"]]
-        return {**found, "fields": fields}
-
-    @router.get("/sensing/schemas/{table}/json-schema", **shared, responses=_example(_JSON_SCHEMA))
     def get_json_schema(
         name: str,
         table: str,
@@ -133,7 +125,9 @@ def _add_sensing(router: APIRouter, context: ApiContext) -> None:
             return sensing.json_schema(store, name, table, dialect)
 
     @router.get(
-        "/sensing/schemas/{table}/classifications", **shared, responses=_example(_CLASSIFICATIONS)
+        "/sensing/schemas/{table:slashed}/classifications",
+        **shared,
+        responses=_example(_CLASSIFICATIONS),
     )
     def get_classifications(name: str, table: str, caller: Caller = may_read) -> dict[str, Any]:
         """Return which objects are maps, whose keys are data, and which keys are fields."""
@@ -143,6 +137,18 @@ def _add_sensing(router: APIRouter, context: ApiContext) -> None:
                 path: _for(caller, store, name, known) for path, known in found["paths"].items()
             }
         return {**found, "paths": paths}
+
+    @router.get(
+        "/sensing/schemas/{table:slashed}",
+        **shared,
+        responses=_example({**_SCHEMA, "fields": _FIELDS}),
+    )
+    def get_sensed_schema(name: str, table: str, caller: Caller = may_read) -> dict[str, Any]:
+        """Return the fields of a table (`shop.orders`) or JSON column (`shop.orders:metadata`)."""
+        with _asked(context, name, table) as store:
+            found = sensing.schema(store, name, table)
+            fields = [_for(caller, store, name, field) for field in found["fields"]]
+        return {**found, "fields": fields}
 
     @router.get("/sensing/stats", **shared, responses=_example(_STATS))
     def get_sensing_stats(name: str) -> dict[str, Any]:
@@ -168,7 +174,7 @@ def _add_drift(router: APIRouter, context: ApiContext) -> None:
             tables = data_drift.drift(store, name, since_ms)
             return [_drift_for(caller, store, name, table) for table in tables]
 
-    @router.get("/drift/{table}", **shared, responses=_example(_DRIFT))
+    @router.get("/drift/{table:slashed}", **shared, responses=_example(_DRIFT))
     def get_drift(
         name: str,
         table: str,

@@ -49,7 +49,7 @@ def routes(context: ApiContext) -> APIRouter:
             placed = snapshots.request(store, name, selection, request_id, f"rest: {caller}")
             return placed.as_dict()
 
-    @router.get("/{request_id}", dependencies=[may_read])
+    @router.get("/{request_id:slashed}", dependencies=[may_read])
     def get_snapshot(name: str, request_id: str) -> dict[str, Any]:
         """Return how a request stands."""
         with context.open_store() as store:
@@ -59,7 +59,7 @@ def routes(context: ApiContext) -> APIRouter:
             raise ApiError(404, "SNAPSHOT_NOT_FOUND", f"nobody asked for the copy {request_id!r}")
         return found.as_dict()
 
-    @router.delete("/{request_id}")
+    @router.delete("/{request_id:slashed}")
     def cancel_snapshot(name: str, request_id: str, caller: Caller = may_operate) -> dict[str, Any]:
         """Withdraw a request; one that is being served ends at its next chunk."""
         with context.open_store() as store:

@@ -13,7 +13,8 @@ from airflow_provider_deltaforge.api.app import create_app
 from airflow_provider_deltaforge.api.context import Elsewhere
 from airflow_provider_deltaforge.api.page import FILES, HEADERS
 from airflow_provider_deltaforge.api.server import serving
-from airflow_provider_deltaforge.control import tokens
+from airflow_provider_deltaforge.control import snapshots, tokens
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.page.browser import PHONE, opened
@@ -176,6 +177,16 @@ def test_a_pipeline_shows_its_history_schemas_and_copies(enter):
     ]
     page.get_by_role("tab", name="Structure").click()
     page.get_by_text("spec.schema_sensing.enabled").first.wait_for()
+
+
+def test_a_copy_that_an_airflow_task_asked_for_is_withdrawn(served, enter):
+    asked = "airflow:orders_resnapshot/snapshot/manual__2026-01-05T00:00:00+00:00/-1"
+    snapshots.request(served.store, "payments", CopySelection(), asked, f"{asked}#1@0123abcd")
+    page = enter("?pipeline=payments&tab=copies")
+    page.get_by_role("row", name=asked).get_by_role("button", name="Withdraw").click()
+    page.get_by_text("cancelled: withdrawn by").wait_for()
+
+    assert snapshots.request_state(served.store, "payments", asked).state == "cancelled"
 
 
 def test_the_log_is_delivered_again_once_its_place_was_found(served, enter):
