@@ -243,7 +243,7 @@ def _snapshot_finished(asked: _Condition) -> ConditionResult:
         return _request_finished(asked, asked.condition["request"])
     counts = snapshots.progress(asked.store, asked.pipeline)
     if snapshots.is_done(asked.store, asked.pipeline):
-        return ConditionResult.yes("the snapshot is finished", counts)
+        return ConditionResult.yes("the snapshot is finished", counts and snapshots.short(counts))
     if counts is None:
         return ConditionResult.not_yet("no snapshot was begun yet")
     if counts["cancelled"]:
@@ -258,7 +258,7 @@ def _request_finished(asked: _Condition, request: str) -> ConditionResult:
     if state is None:
         return ConditionResult.not_yet(f"nobody asked for the copy {request!r} yet")
     if state.state == "done":
-        return ConditionResult.yes(f"{state.rows} rows are copied", state.as_dict())
+        return ConditionResult.yes(f"{state.rows} rows are copied", state.as_short_dict())
     if state.settled:
         return ConditionResult.never(f"the copy {request!r} was {state.state}: {state.reason}")
     return ConditionResult.not_yet(
@@ -306,7 +306,7 @@ def _status_in(asked: _Condition) -> ConditionResult:
     if wanted is not None and present.desired != wanted:
         return ConditionResult.never(f"somebody asked for {present.desired!r} meanwhile")
     if present.status in condition["statuses"]:
-        return ConditionResult.yes(present.words, present.as_dict())
+        return ConditionResult.yes(present.words, present.as_short_dict())
     if present.status in condition["failing"]:
         return ConditionResult.never(present.words)
     return ConditionResult.not_yet(present.words)
@@ -321,7 +321,7 @@ def _at_rest(asked: _Condition) -> ConditionResult:
         runs = asked.backend.status(present.handle).state is JobState.RUNNING
     if present.alive or runs:
         return ConditionResult.not_yet(present.words)
-    return ConditionResult.yes(present.words, present.as_dict())
+    return ConditionResult.yes(present.words, present.as_short_dict())
 
 
 def _no_drift(asked: _Condition) -> ConditionResult:

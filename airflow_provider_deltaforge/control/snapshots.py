@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_provider_deltaforge.control import starting
+from airflow_provider_deltaforge.control.largest_tables import with_largest_tables
 from airflow_provider_deltaforge.control.launching.contract import Backend, LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import changed, existing, now_ms
 from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY, SNAPSHOT_SCRIPT
@@ -109,6 +110,10 @@ class RequestState:
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON-able data."""
         return {**asdict(self), "tables": list(self.tables), "rows": self.rows}
+
+    def as_short_dict(self) -> dict[str, Any]:
+        """Return the same with the tables of most rows only, for Airflow's database."""
+        return with_largest_tables(self.as_dict(), _rows_of, "copied")
 
 
 def request(store: Store, name: str, wish: CopySelection, request_id: str, by: str) -> RequestState:
@@ -274,12 +279,21 @@ def progress(store: Store, name: str) -> Mapping[str, Any] | None:
     return records.progress(run) if run is not None else None
 
 
+def short(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the counts of a copy with the tables of most rows only, for Airflow's database."""
+    return with_largest_tables(counts, _rows_of)
+
+
 def running_copy(store: Store, name: str) -> Mapping[str, Any] | None:
     """Return how far the copy is that was begun last, its own or one on request; None: none is."""
     progress = Snapshots(store, name).progress()
     if progress is None or progress["finished"] or progress["cancelled"]:
         return None
     return progress
+
+
+def _rows_of(table: Mapping[str, Any]) -> int:
+    return int(table["rows"])
 
 
 def _open(known: SnapshotRequest, request_id: str, results: SnapshotResults) -> bool:

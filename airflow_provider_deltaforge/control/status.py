@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from airflow_provider_deltaforge.control.largest_tables import with_largest_tables
 from airflow_provider_deltaforge.control.launching.contract import Backend, JobState, JobStatus
 from airflow_provider_deltaforge.control.pipelines import existing, now_ms
 from airflow_provider_deltaforge.control.supervise import DRAINED
@@ -112,6 +113,10 @@ class PipelineStatus(Stats):
         """Return the status as JSON-able data; ``dlq`` is empty where there is no queue."""
         shown = self.model_dump(exclude=_NOT_SHOWN)
         return shown if self.dlq.entries is not None else {**shown, "dlq": {}}
+
+    def as_short_dict(self) -> dict[str, Any]:
+        """Return the same with the tables of most events only, for Airflow's database."""
+        return with_largest_tables(self.as_dict(), lambda table: sum(table["events"].values()))
 
 
 def status(store: Store, name: str, backend: Backend | None = None) -> PipelineStatus:

@@ -110,7 +110,7 @@ class DeltaForgeControlOperator(DeferringOperator):
     def _end(self, name: str, _: Mapping[str, Any]) -> Any:
         hook = DeltaForgeHook(self.deltaforge_conn_id)
         hook.stop(name, timedelta(0))
-        return hook.get_status(name).as_dict()
+        return hook.get_status(name).as_short_dict()
 
     def _ask(self, store: Any, name: str) -> None:
         if self.action == "pause":

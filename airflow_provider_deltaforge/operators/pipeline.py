@@ -71,7 +71,7 @@ def summary(present: PipelineStatus) -> dict[str, Any]:
         raise AirflowSkipException(f"{present.name} is being stopped by request")
     if not present.alive:
         raise AirflowException(f"{present.name} is {present.words}")
-    return present.as_dict()
+    return present.as_short_dict()
 
 
 def give_up(

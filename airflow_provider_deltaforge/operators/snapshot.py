@@ -179,12 +179,13 @@ class CopyOperator(PipelineOperator):
 
     def result(self, context: Mapping[str, Any], store: Store, copy: Copy) -> dict[str, Any]:
         """Return the final counts, and leave copies of them where people look."""
-        counts = dict(counts_of(store, copy.name, copy.asked) or {})
+        whole = counts_of(store, copy.name, copy.asked) or {}
+        counts = snapshots.short(whole) if whole else {}
         name, mirror = variable(copy.name, self.deltaforge_conn_id), mirror_of(store, copy.name)
         _publish_if_possible(name, mirror, self.log)
         self.keep(context, "snapshot", counts)
         self.keep_with_outlets(context, "deltaforge_snapshot", counts)
-        self.tell_outlets(context, copy.name, copied_rows(arrivals(store, copy.name), counts))
+        self.tell_outlets(context, copy.name, copied_rows(arrivals(store, copy.name), whole))
         return counts
 
     def on_kill(self) -> None:

@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.control.snapshots import (
     progress,
     request_state,
     requests,
+    short,
 )
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import HangDetector
@@ -25,7 +26,6 @@ from airflow_provider_deltaforge.storage.records.control import ControlRecord
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 from airflow_provider_deltaforge.triggers.withdrawal import withdraw_unless_adopted
 
-TABLES_SHOWN = 50
 COPIES_SHOWN = 10
 
 
@@ -137,22 +137,25 @@ class SnapshotTrigger(StreamTrigger):
 
 
 def counts_of(store: Store, name: str, request_id: str | None) -> Mapping[str, Any] | None:
-    """Return how far a request, or the pipeline's own snapshot, is; None before it began."""
+    """Return how far a request, or the pipeline's own snapshot, is; None before it began.
+
+    All its tables are there; what travels through Airflow's database is made of it by ``short``.
+    """
     if request_id is None:
         own = progress(store, name)
-        return None if own is None else _small({**own, "request": None})
+        return None if own is None else {**own, "request": None}
     state = request_state(store, name, request_id)
     if state is None or not (state.copied or state.settled):
         return None
-    return _small(_progress_of(state))
+    return _progress_of(state)
 
 
 def mirror_of(store: Store, name: str) -> dict[str, Any]:
     """Return what people see of a pipeline's copies: its own snapshot, and the latest requests."""
     copies = {state.id: counts_of(store, name, state.id) for state in requests(store, name)}
-    shown = {key: counts for key, counts in copies.items() if counts is not None}
-    latest = dict(list(shown.items())[-COPIES_SHOWN:])
-    return {"snapshot": counts_of(store, name, None), "copies": latest}
+    shown = [(key, short(counts)) for key, counts in copies.items() if counts is not None]
+    own = counts_of(store, name, None)
+    return {"snapshot": own and short(own), "copies": dict(shown[-COPIES_SHOWN:])}
 
 
 def variable(pipeline: str, conn_id: str) -> str:
@@ -182,10 +185,3 @@ def _progress_of(state: RequestState) -> dict[str, Any]:
         "reason": state.reason,
         "tables": dict(state.copied),
     }
-
-
-def _small(counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts with the largest tables only: they travel through Airflow's database."""
-    by_rows = sorted(counts["tables"].items(), key=lambda item: -item[1]["rows"])
-    shown = dict(sorted(by_rows[:TABLES_SHOWN]))
-    return {**counts, "tables": shown, "tables_in_all": len(by_rows)}

@@ -437,19 +437,6 @@ def test_counts_go_to_the_stores_of_the_task_and_of_its_outlets(
     assert json.dumps(counts)
 
 
-def test_many_tables_make_a_small_xcom(store):
-    from airflow_provider_deltaforge.triggers.snapshot import TABLES_SHOWN, counts_of
-
-    pipelines.apply(store, DOCUMENT)
-    snapshots.request(store, "orders", CopySelection(), "r", "me")
-    tables = {f"shop.t{number}": {"chunks": 1, "rows": number} for number in range(200)}
-    settle(store, tables=tables)
-    counts = counts_of(store, "orders", "r")
-
-    assert (len(counts["tables"]), counts["tables_in_all"]) == (TABLES_SHOWN, 200)
-    assert counts["rows"] == sum(range(200))
-
-
 def test_a_copy_that_is_done_fails_no_task_because_its_mirror_cannot_be_written(
     document, store, dsn, backend, monkeypatch
 ):
