@@ -4,8 +4,9 @@ Each night the rows of the day before; *Backfill* in the UI does the same for pa
 of *Trigger* takes other tables or another condition. The copy is a request that the stream's
 driver serves; without one, a snapshot job is started for it. A stream is never started here.
 
-A run that was triggered without a logical date has no data interval and copies whole tables,
-unless the form holds a condition.
+A condition is of one table. A run whose form names several tables or none copies them whole, and
+so does one that was triggered without a logical date, which has no data interval, unless the form
+holds a condition.
 
 Set ``DELTAFORGE_ORDERS_CHANGED`` to the column that tells when a row changed (``updated_at``).
 """
@@ -25,12 +26,14 @@ DOCUMENT = os.environ.get(
 MASTER = os.environ.get("DELTAFORGE_ORDERS_MASTER", "local[*]")
 COLUMN = os.environ.get("DELTAFORGE_ORDERS_CHANGED", "updated_at")
 
-# Data intervals are in UTC, as the column must be; a row changed at the border is copied once.
+# Data intervals are in UTC, as the column must be; a row changed at the border is copied once. A
+# run from the form has an interval, too: Airflow infers one from the logical date that it proposes.
 CHANGED_IN_INTERVAL = """
 {%- set form = "%Y-%m-%d %H:%M:%S" -%}
 {%- if params.where -%}
 {{ params.where }}
-{%- elif data_interval_start is defined and data_interval_start -%}
+{%- elif data_interval_start is defined and data_interval_start
+    and (params.tables or []) | length == 1 -%}
 {%- set start, end = data_interval_start.strftime(form), data_interval_end.strftime(form) -%}
 {{ params.column }} >= '{{ start }}' AND {{ params.column }} < '{{ end }}'
 {%- endif -%}
@@ -51,7 +54,8 @@ with DAG(
             type="string",
             pattern="^[A-Za-z_][A-Za-z0-9_]*$",
             title="Column that tells when a row changed",
-            description="Compared with the data interval when no condition is given.",
+            description="Compared with the data interval when exactly one table and no condition "
+            "is given; several tables, or all, are copied whole.",
         ),
     },
     doc_md=__doc__,

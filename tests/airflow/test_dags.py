@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.operators.group import pipeline_params, pipeline_task_group
 from tests.airflow.bench import context, deferred
@@ -329,6 +330,16 @@ class TestResnapshot:
             "changed >= '2026-11-20 00:00:00' AND changed < '2026-11-21 00:00:00'",
             "always",
         )
+
+    @pytest.mark.parametrize("tables", [["shop.orders", "shop.items"], [], None])
+    def test_several_tables_or_all_are_copied_whole(self, snapshot, tables):
+        day = datetime.datetime(2026, 11, 20, tzinfo=datetime.timezone.utc)
+        params = {"tables": tables, "where": None, "mode": "always", "column": "changed"}
+        interval = {"data_interval_start": day, "data_interval_end": day.replace(day=21)}
+        names, where, mode = rendered(snapshot, params=params, **interval)
+
+        assert CopySelection.of(names, where) == CopySelection(tuple(tables or ()))
+        assert mode == "always"
 
     def test_a_condition_of_the_form_wins(self, snapshot):
         params = {"tables": ["shop.items"], "where": "id < 9 AND sku = '{{ x }}'", "mode": "always"}
