@@ -89,8 +89,8 @@ class DeltaForgeReplayOperator(DeferringOperator):
             return self._act(context, event.get("until_ms"))
         name, result = event["pipeline"], event["value"]
         if event["met"] is False:
-            kept = self.kept(context, _KEPT) or {}
-            self._withdraw(name, kept.get("ticket", ""), "its task did not wait any longer")
+            ticket = self._awaited_ticket(context, event)
+            self._withdraw(name, ticket, "its task did not wait any longer")
         if not event["met"]:
             raise AirflowFailException(f"the replay of {name}: {event['words']}")
         stays = sum(result[what] for what in ("refused", "behind", "away", "unfit"))
@@ -140,6 +140,15 @@ class DeltaForgeReplayOperator(DeferringOperator):
         ticket = new_ticket()
         self.keep(context, _KEPT, {"ticket": ticket})
         return replays.request(store, name, which, self.overtaken, owner_token(context), ticket)
+
+    def _awaited_ticket(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> str:
+        """Return the ticket of what was waited for; a former release's trigger does not send it.
+
+        The task's state store is only a copy, which may have failed to be written.
+        """
+        awaited = event.get("withdraw") or {}
+        kept = self.kept(context, _KEPT) or {}
+        return str(awaited.get("replay") or kept.get("ticket", ""))
 
     def _withdraw(self, name: str, ticket: str, reason: str) -> None:
         hook = DeltaForgeHook(self.deltaforge_conn_id)

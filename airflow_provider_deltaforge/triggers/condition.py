@@ -28,7 +28,8 @@ class ConditionTrigger(PollingTrigger):
         poll_s: seconds between two looks at the store.
         connections: environment variable of the document to Airflow connection id, for conditions
             that ask the source.
-        withdraw: what is withdrawn when a user ends the task; see ``triggers.withdrawal``.
+        withdraw: what is withdrawn when a user ends the task, see ``triggers.withdrawal``; it is
+            also in the event, for a task that withdraws it because the time is up.
     """
 
     def __init__(
@@ -62,7 +63,10 @@ class ConditionTrigger(PollingTrigger):
         if not over and answer.met is False:
             return None, answer.words
         result = {"met": answer.met, "words": answer.words, "value": answer.value}
-        return TriggerEvent({"pipeline": self.pipeline, **result}), answer.words
+        event = {"pipeline": self.pipeline, **result}
+        if self.withdraw:
+            event["withdraw"] = dict(self.withdraw)
+        return TriggerEvent(event), answer.words
 
     def _withdraw(self) -> None:
         asked = (self.deltaforge_conn_id, self.pipeline, self.withdraw or {})

@@ -25,6 +25,13 @@ class Kept(dict):
         self[key] = value
 
 
+class Unwritable(Kept):
+    """One that cannot be written for a moment."""
+
+    def set(self, key, value, **_):
+        raise ConnectionError(f"503, {key} is not written")
+
+
 @pytest.fixture
 def pipeline(dsn):
     """A stopped pipeline with one dead letter, whose sink would take it now."""
@@ -94,6 +101,31 @@ def test_a_retry_waits_for_the_same_replay_and_gives_up_when_the_time_is_up(pipe
     assert left(pipeline) == 3
     deferred(lambda: replay(pipeline).execute(kept))  # Cleared: it asks again.
     assert [each.cancelled is None for each in pipeline.control.read().replays] == [False, True]
+
+
+@pytest.mark.parametrize("store", [None, Unwritable()], ids=["no store", "unwritable"])
+def test_a_replay_is_withdrawn_when_the_time_is_up_though_its_ticket_was_not_kept(pipeline, store):
+    given = {**context(), "task_state_store": store}
+    trigger = travelled(
+        deferred(lambda: replay(pipeline, timeout=timedelta(seconds=0.2)).execute(given))
+    )
+    with pytest.raises(AirflowFailException, match="no driver has begun; stopped"):
+        replay(pipeline).execute_complete(given, fired(trigger))
+
+    [withdrawn] = pipeline.control.read().replays
+    assert withdrawn.cancelled == "its task did not wait any longer"
+
+
+def test_what_a_trigger_of_a_former_release_waited_for_is_withdrawn_as_well(pipeline):
+    kept = {**context(), "task_state_store": Kept()}
+    trigger = deferred(lambda: replay(pipeline, timeout=timedelta(seconds=0.2)).execute(kept))
+    event = fired(travelled(trigger))
+    del event["withdraw"]
+    with pytest.raises(AirflowFailException):
+        replay(pipeline).execute_complete(kept, event)
+
+    [withdrawn] = pipeline.control.read().replays
+    assert withdrawn.cancelled == "its task did not wait any longer"
 
 
 @pytest.mark.parametrize(
