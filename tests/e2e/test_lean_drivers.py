@@ -1,12 +1,16 @@
 """What drivers have loaded: no compiler and no pandas, and on Spark the kept classes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import pipeline_run, postgres_run, postgres_shop, shop
 from tests.servers import sql
-from tests.servers.process import family
+from tests.servers.process import HOST, family, free_port
+from tests.sources.turso import shop_run as turso_shop_run
+from tests.waiting import wait_for
 
 STALE = "run `deltaforge precompile`: a kernel was changed since, or its arguments were"
 
@@ -66,3 +70,29 @@ def test_a_driver_of_postgres_has_no_compiler(tmp_path, postgres_server, kafka_s
         assert run.stop(driver) == 0
 
     check(files, None)
+
+
+@pytest.mark.parametrize("mode", ["native", "triggers"])
+def test_a_driver_of_turso_has_no_compiler(tmp_path, mode):
+    shop_file, out = tmp_path / "shop.db", tmp_path / "out.jsonl"
+    written = turso_shop_run.Shop(shop_file, mode)
+    written.trade(5)
+    fields = {"mode": mode, "tables": "['*']", "snapshot": "initial", "directory": tmp_path}
+    document = tmp_path / "lean.yaml"
+    document.write_text(turso_shop_run.DOCUMENT.format(name="lean", path=shop_file, **fields))
+    words = ["run", "--local", "--store", f"sqlite:///{tmp_path}/state.db", "--api-addr"]
+    command = [Path(sys.executable).with_name("deltaforge"), *words, f"{HOST}:{free_port()}"]
+    with subprocess.Popen([*command, document], stderr=subprocess.DEVNULL) as driver:
+        try:
+            wait_for("the copy", lambda: out.exists() and lines_of(out) > 5)
+            written.trade(20)
+            wait_for("changes", lambda: out.read_text().count('"op":"r"') + 20 < lines_of(out))
+            files = files_of(driver.pid)
+        finally:
+            driver.terminate()
+
+    check(files, None)
+
+
+def lines_of(path):
+    return path.read_text().count("\n")

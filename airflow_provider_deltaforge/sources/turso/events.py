@@ -64,7 +64,8 @@ class Events:
             seed: of the event ids: the source's id, and what distinguishes its kinds of events.
             flags: ``open_tx`` and ``continues`` of the batch.
         """
-        names = np.frombuffer(b"".join(self.name), np.uint8)
+        # Bytes that may be changed: the kernel that reads them is kept for such only.
+        names = np.frombuffer(bytearray().join(self.name), np.uint8)
         ends = np.cumsum([0, *map(len, self.name)], dtype=np.int64)
         rows = change_rows(
             len(self),
