@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.operators.group import pipeline_params, pipeline_task_group
+from airflow_provider_deltaforge.spec.inline_secrets import document_for_people
 from airflow_provider_deltaforge.spec.yaml_text import parse
-from airflow_provider_deltaforge.telemetry.redaction import redacted_document
 
 WINDOW = timedelta(hours=6)
 # Without one, Airflow 3.3 gives the second run of a continuous DAG the first one's date, for ever.
@@ -142,7 +142,7 @@ def _tags(document: Any) -> list[str]:
 def _page(text: str) -> str:
     """Return the document as Markdown, a password written into it against all advice hidden."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{fence}yaml\n{redacted_document(text).rstrip()}\n{fence}\n"
+    return f"{fence}yaml\n{document_for_people(text).rstrip()}\n{fence}\n"
 
 
 def _part(document: Any, key: str | None = None) -> Mapping[str, Any]:

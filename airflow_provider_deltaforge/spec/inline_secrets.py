@@ -1,4 +1,4 @@
-"""Secrets that a document holds itself, and the document as it may be stored: without them.
+"""Secrets that a document holds itself, and the document without them, as it is stored or shown.
 
 A document is stored as written, and no secret is stored. Each inline secret is therefore replaced
 by a reference to a variable of a fixed name, and its value is handed to drivers through their
@@ -18,14 +18,22 @@ from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.spec.template import REFERENCE, VARIABLE, is_event_reference
 from airflow_provider_deltaforge.spec.variables import INLINE_PREFIX
 from airflow_provider_deltaforge.spec.yaml_text import Key, Parsed, Problem, parse, spell
+from airflow_provider_deltaforge.telemetry.redaction import (
+    HIDDEN,
+    NATS_SCHEMES,
+    QUERY_KEYS,
+    SECRET_NAME,
+    redacted_address,
+    redacted_document,
+)
 
 # Addresses hold more than a secret, and mostly none.
 _ADDRESSES = frozenset({"dsn", "uri", "url", "proxy", "preferred_replica"})
-# The second kind begins with an at sign; an empty one, as of a variable, is followed by a host.
-_LOGIN = re.compile(r"//[^@]*:[^@]+@|//[^/@?#:]*:@[^?#]*@", re.DOTALL)
-_TOKEN = re.compile(r"(?:^|,)\s*(?:(?:nats|tls)://)?[^@:/,\s]+@")
+# It begins with an at sign; an empty password, as of a variable, is followed by a host.
+_LOGIN_WITH_AT = re.compile(r"//[^/@?#:]*:@[^?#]*@")
+_TOKEN = re.compile(rf"(?:^|,)\s*(?:{NATS_SCHEMES})?[^@:/,\s]+@")
 _PARAMETER = re.compile(
-    r"(?:passw(?:or)?d|secret|token|api_?key|[?&](?:key|sig|signature|code))\s*=\s*[^&\s]",
+    rf"(?:passw(?:or)?d|secret|token|api_?key|{QUERY_KEYS})\s*=\s*[^&\s]",
     re.IGNORECASE,
 )
 _PLAIN_HEADERS = frozenset(
@@ -88,14 +96,69 @@ def withhold(text: str, pipeline: Pipeline) -> Withheld:
     )
 
 
+def document_for_people(text: str) -> str:
+    """Return a document with ``***`` in place of what `withhold` would take out, and more.
+
+    No plug-in is loaded, so the names of keys alone show what is a secret. The text need not be a
+    valid document.
+    """
+    try:
+        parsed = parse(text)
+    except SpecError:
+        return redacted_document(text)
+    if parsed.problems:  # Values were left out, as of a key that is there twice.
+        return redacted_document(text)
+    shown: dict[tuple[int, int], str] = {}
+    for key, value in _single_values(parsed.data, ()):
+        if value is None or isinstance(value, bool):
+            continue
+        span, words = parsed.spans[key], _for_people(str(value), key)
+        if words is not None:  # By an alias, a value may have several keys.
+            shown[span] = words if shown.get(span, words) == words else HIDDEN
+    return redacted_document(_spliced(text, shown), is_parsed=True)
+
+
+def _for_people(raw: str, key: Key) -> str | None:
+    """Return what is shown in place of a value; None if all of it is."""
+    is_secret = any(isinstance(part, str) and SECRET_NAME.search(part) for part in key)
+    name = str(key[-1]) if key else ""
+    if not is_secret and name not in _ADDRESSES and key[-2:-1] != ("headers",):
+        return None
+    if not _is_inline(raw, key, is_secret=True):
+        return None
+    if name in _ADDRESSES and "\n" not in raw:
+        shown = redacted_address(raw)
+        if not _is_inline(shown.replace(HIDDEN, ""), key, is_secret=True):
+            return shown
+    return HIDDEN
+
+
+def _single_values(value: Any, key: Key) -> Iterator[tuple[Key, Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _single_values(item, (*key, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _single_values(item, (*key, index))
+    else:
+        yield key, value
+
+
+def _spliced(text: str, parts: Mapping[tuple[int, int], str]) -> str:
+    """Return the text with other words between some places."""
+    pieces, rest = [], 0
+    for (start, stop), words in sorted(parts.items()):
+        written = text[start:stop]
+        ending = written[len(written.rstrip()) :]  # A block of lines ends with its line's end.
+        pieces += [text[rest:start], words, ending]
+        rest = stop
+    return "".join([*pieces, text[rest:]])
+
+
 def _replaced(text: str, parsed: Parsed, names: Mapping[Key, str]) -> str:
     """Return the text with references in the place of values; all else means the same."""
     wanted = _with(parsed.data, (), names)
-    spans = {parsed.spans[key]: f'"${{{name}}}"' for key, name in names.items()}
-    for (start, stop), reference in sorted(spans.items(), reverse=True):
-        written = text[start:stop]
-        ending = written[len(written.rstrip()) :]  # A block of lines ends with its line's end.
-        text = f"{text[:start]}{reference}{ending}{text[stop:]}"
+    text = _spliced(text, {parsed.spans[key]: f'"${{{name}}}"' for key, name in names.items()})
     try:
         same = parse(text).data == wanted
     except SpecError:
@@ -120,7 +183,7 @@ def _found(raw: Any, model: Any, key: Key) -> Iterator[tuple[Key, str]]:
     """Yield the secrets of a part of the document, beside what it was understood as."""
     if isinstance(raw, str | int | float) and not isinstance(raw, bool):
         # Headers may be numbers; as text, each of these is what it is sent as.
-        if _is_inline(str(raw), model, key):
+        if _is_inline(str(raw), key, is_secret=isinstance(model, SecretStr)):
             yield key, str(raw)
     elif isinstance(raw, Mapping):
         for name, item in raw.items():
@@ -140,20 +203,28 @@ def _part(model: Any, name: str) -> Any:
     return model.get(name) if isinstance(model, Mapping) else None
 
 
-def _is_inline(raw: str, model: Any, key: Key) -> bool:
+def _is_inline(raw: str, key: Key, *, is_secret: bool) -> bool:
     name = str(key[-1])
-    is_secret = isinstance(model, SecretStr)
     if not is_secret and name not in _ADDRESSES:
         return False
     literal = REFERENCE.sub(_default, raw)
     if name in _ADDRESSES:
-        login = is_secret and (_LOGIN.search(literal) or (name == "url" and _TOKEN.search(literal)))
+        login = is_secret and (_has_login(literal) or (name == "url" and _TOKEN.search(literal)))
         return bool(login or _PARAMETER.search(literal))
     if key[-2:-1] == ("headers",) and name.lower() in _PLAIN_HEADERS:
         return False
     if "${" in raw:  # As in `Bearer ${TOKEN}`.
         return any(_default(match) for match in REFERENCE.finditer(raw))
     return bool(literal)
+
+
+def _has_login(address: str) -> bool:
+    """Return whether a password stands before an at sign; in one pass, however long it is."""
+    for part in address.split("@")[:-1]:
+        login = part.partition("//")[2]
+        if ":" in login[:-1]:
+            return True
+    return _LOGIN_WITH_AT.search(address) is not None
 
 
 def _default(reference: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_HIDDEN = "***"
+HIDDEN = "***"
 # From the slashes on: looking for a scheme at each letter of a long word is quadratic. A password
 # goes on to the last `@` of its host part, and may hold a slash that should have been escaped.
 _URL_PASSWORD = re.compile(
@@ -32,18 +32,26 @@ _SENTENCE = re.compile(r"[a-z]+ [a-z]")
 """As in ``spec.sinks[0].config.token: holds a secret``: what is wrong with a document's key."""
 _KEY_PATH_MAX = 200
 _REFERENCE = r"\$\{\w+(?::-)?\}"
+_FIELD_OR_VARIABLE = re.compile(rf"{_REFERENCE}|\$\{{[\w.]+\}}")
+QUERY_KEYS = r"[?&](?:key|sig|signature|code)"
+"""Parameters that hold secrets in an address; anywhere else these are ordinary words."""
+_QUERY_VALUE = re.compile(rf"(?P<head>{QUERY_KEYS}\s*=\s*)(?P<value>[^&\s\"']+)", re.IGNORECASE)
+NATS_SCHEMES = r"(?:nats|tls)://"
+"""Of addresses in which a login without a password is a token, not the name of a user."""
+# Of the others the settings refuse a login alone, so what stands there may be anything.
+_TOKEN_LOGIN = re.compile(
+    rf"(?P<head>(?:{NATS_SCHEMES}|(?:https?|rediss?)://))(?P<value>[^\s@:/,\"']+)(?=@)"
+)
+# Without a scheme only the key, or the comma of a list of addresses, shows that it may be one.
+_BARE_TOKEN_LOGIN = re.compile(
+    r"(?P<head>\burl[\"']?\s*:\s*[\"']?|,\s*)(?P<value>[^\s@:/,\"'{}]+)(?=@)", re.IGNORECASE
+)
 # In brackets, another key, their end or the line's follows; else it is a part of the value.
 _VALUE_END = r"(?=\s*$|\s+#|[\s}\]]*[}\]]\s*(?:$|,)|\s*,\s*(?:$|[\"']?[\w.-]{1,64}[\"']?\s*:))"
-_KEY = rf"{_WORD}[\w.-]{{0,64}}[\"']?\s*[=:]"
-_SECRET_KEY = re.compile(
-    rf"{_KEY}(?!-\}}|\s*(?P<quote>[\"']?){_REFERENCE}(?P=quote){_VALUE_END})",
-    re.IGNORECASE,
-)
-_KEY_OR_ANCHOR = re.compile(rf"{_SECRET_KEY.pattern}|&[\w-]+", re.IGNORECASE)
+_DOCUMENT_WORD = rf"(?:{_WORD}|nkey_seed|\.pem|jaas|oauthbearer\.config|assertion\.private)"
+SECRET_NAME = re.compile(_DOCUMENT_WORD, re.IGNORECASE)
+"""Found in the names of a document's keys that hold secrets."""
 _ALIAS = re.compile(r"(?<![^\s,:\[{])\*[\w-]")
-# It may go on below.
-_LAST_REFERENCE = re.compile(rf"{_KEY}(?=\s*{_REFERENCE}\s*$)", re.IGNORECASE)
-_SECRET_NAME = re.compile(_WORD, re.IGNORECASE)
 _ONLY_REFERENCE = re.compile(_REFERENCE)
 _BEFORE_KEY = re.compile(r"[ \t?-]*")
 _BEFORE_VALUE = re.compile(r"(?:[&!]\S*\s+)*")
@@ -52,6 +60,30 @@ _QUOTED = {
     '"': re.compile(r'"(?:\\.|[^"\\])*"'),
     "'": re.compile(r"'(?:''|[^'])*'(?!')"),
 }
+
+
+@dataclass(frozen=True)
+class _KeyPatterns:
+    """What finds the keys of secrets in a line of a document."""
+
+    secret: "re.Pattern[str]"
+    secret_or_anchor: "re.Pattern[str]"
+    last_reference: "re.Pattern[str]"
+    """A key whose value begins with a reference and may go on below."""
+
+    @classmethod
+    def of(cls, word: str) -> "_KeyPatterns":
+        key = rf"{word}[\w.-]{{0,64}}[\"']?\s*[=:]"
+        secret = rf"{key}(?!-\}}|\s*(?P<quote>[\"']?){_REFERENCE}(?P=quote){_VALUE_END})"
+        return cls(
+            re.compile(secret, re.IGNORECASE),
+            re.compile(rf"{secret}|&[\w-]+", re.IGNORECASE),
+            re.compile(rf"{key}(?=\s*{_REFERENCE}\s*$)", re.IGNORECASE),
+        )
+
+
+_PARSED_KEYS = _KeyPatterns.of(_DOCUMENT_WORD)
+_ALL_KEYS = _KeyPatterns.of(rf"(?:{_DOCUMENT_WORD}|(?<![\w.-])headers(?=[\"']?\s*:))")
 
 
 def redacted(text: str) -> str:
@@ -64,7 +96,7 @@ def _hidden_value(found: "re.Match[str]") -> str:
         return found[0]
     if _SENTENCE.match(found.string, found.end("head")) and _is_document_key(found):
         return found[0]
-    return f"{found['head']}{_HIDDEN}"
+    return f"{found['head']}{HIDDEN}"
 
 
 def _is_document_key(found: "re.Match[str]") -> bool:
@@ -74,18 +106,39 @@ def _is_document_key(found: "re.Match[str]") -> bool:
     return re.search(r"(?:^|\s)spec\.\S*\Z", before) is not None
 
 
-def redacted_document(text: str) -> str:
+def redacted_address(text: str) -> str:
+    """Return an address of a document without passwords, tokens and secret parameters."""
+    return _QUERY_VALUE.sub(_hidden_part, _TOKEN_LOGIN.sub(_hidden_part, redacted(text)))
+
+
+def redacted_document(text: str, *, is_parsed: bool = False) -> str:
     """Return a YAML document for people, with whatever may be a secret replaced by ``***``.
 
     Beside a key such as ``password`` the rest of the line goes, and the lines below that belong to
     its value; only a reference such as ``${DB_PASSWORD}`` stays. If one of these values is an
     alias, the value of every anchor goes. The text need not be valid YAML.
+
+    Args:
+        text: the document.
+        is_parsed: the caller has read it, and replaced what only its structure shows to be a
+            secret; else ``headers`` go as well, and logins without a password.
     """
-    lines = _without_url_passwords(text).splitlines()
-    shown, hidden = _parted(lines, _SECRET_KEY)
+    text = _without_url_passwords(text)
+    text = _QUERY_VALUE.sub(_hidden_part, _TOKEN_LOGIN.sub(_hidden_part, text))
+    if not is_parsed:
+        text = _BARE_TOKEN_LOGIN.sub(_hidden_part, text)
+    keys = _PARSED_KEYS if is_parsed else _ALL_KEYS
+    lines = text.splitlines()
+    shown, hidden = _parted(lines, keys.secret, keys.last_reference)
     if any(_ALIAS.search(part) for part in hidden):
-        shown, _ = _parted(lines, _KEY_OR_ANCHOR)
+        shown, _ = _parted(lines, keys.secret_or_anchor, keys.last_reference)
     return "\n".join([*shown, ""])
+
+
+def _hidden_part(found: "re.Match[str]") -> str:
+    if _FIELD_OR_VARIABLE.fullmatch(found["value"]):
+        return found[0]
+    return f"{found['head']}{HIDDEN}"
 
 
 def redacted_value(value: Any) -> Any:
@@ -100,7 +153,7 @@ def redacted_value(value: Any) -> Any:
 def _shown(value: Any, *, is_secret: bool) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: _shown(member, is_secret=is_secret or _SECRET_NAME.search(str(key)) is not None)
+            key: _shown(member, is_secret=is_secret or SECRET_NAME.search(str(key)) is not None)
             for key, member in value.items()
         }
     if isinstance(value, list):
@@ -108,11 +161,13 @@ def _shown(value: Any, *, is_secret: bool) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if is_secret and not (isinstance(value, str) and _ONLY_REFERENCE.fullmatch(value)):
-        return _HIDDEN
+        return HIDDEN
     return redacted(value) if isinstance(value, str) else value
 
 
-def _parted(lines: Iterable[str], key: "re.Pattern[str]") -> tuple[list[str], list[str]]:
+def _parted(
+    lines: Iterable[str], key: "re.Pattern[str]", last_reference: "re.Pattern[str]"
+) -> tuple[list[str], list[str]]:
     """Return what may be shown of some lines, and what may not."""
     shown: list[str] = []
     hidden: list[str] = []
@@ -125,10 +180,10 @@ def _parted(lines: Iterable[str], key: "re.Pattern[str]") -> tuple[list[str], li
         if found is None:
             shown.append(line)
         else:
-            shown.append(f"{line[: found.end()]} {_HIDDEN}")
+            shown.append(f"{line[: found.end()]} {HIDDEN}")
             hidden.append(line[found.end() :])
         if not line.lstrip().startswith("#"):  # A comment ends no value, and has none below.
-            begun = found or _LAST_REFERENCE.search(line)
+            begun = found or last_reference.search(line)
             hiding = _Hiding.below(line, begun) if begun else None
     return shown, hidden
 
@@ -190,4 +245,4 @@ def _without_url_passwords(text: str) -> str:
 def _hidden_in_url(found: "re.Match[str]") -> str:
     if re.fullmatch(f"{_REFERENCE}@", found["password"]):
         return found[0]
-    return f"{found['head']}:{_HIDDEN}@"
+    return f"{found['head']}:{HIDDEN}@"

@@ -15,6 +15,9 @@ from airflow.sdk import DAG
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.operators.group import pipeline_params, pipeline_task_group
+from airflow_provider_deltaforge.operators.pipeline_dag import pipeline_dag
+from airflow_provider_deltaforge.spec.inline_secrets import withhold
+from airflow_provider_deltaforge.spec.load import load
 from tests.airflow.bench import context, deferred
 from tests.waiting import wait_until
 
@@ -219,6 +222,39 @@ def test_a_password_in_a_document_is_not_shown(everything, odd):
 
     assert "mysql://df:***@db.example.com/shop" in told
     assert "planted-password" not in told
+
+
+SECRETS_OF_EVERY_KIND = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {name: planted, tenant: acme}
+spec:
+  source: {type: scripted, config: {id: shop}}
+  sinks:
+    - type: http
+      config:
+        id: h
+        url: https://example.com/x?sig=PLANTED
+        headers:
+          X-Auth: PLANTED
+          Content-Type: text/plain
+    - {type: nats, config: {id: n, url: "nats://PLANTED@h:4222", subject: x, stream: s}}
+    - {type: nats, config: {id: o, url: "nats://h", nkey_seed: PLANTED, subject: x, stream: s}}
+    - {type: kafka, config: {brokers: b, topic: t, client_conf: {ssl.key.pem: PLANTED}}}
+"""
+
+
+def test_the_page_of_a_dag_shows_nothing_that_is_withheld_from_the_store(tmp_path):
+    file = tmp_path / "planted.yaml"
+    file.write_text(SECRETS_OF_EVERY_KIND)
+    withheld = withhold(SECRETS_OF_EVERY_KIND, load(SECRETS_OF_EVERY_KIND, expand=False))
+    page = pipeline_dag(file).doc_md
+
+    assert len(withheld.values) == SECRETS_OF_EVERY_KIND.count("PLANTED")
+    assert not [value for value in withheld.values.values() if value in page]
+    assert "PLANTED" not in page
+    assert "url: https://example.com/x?sig=***" in page
+    assert "Content-Type: text/plain" in page
 
 
 def test_a_pinned_window_is_one_run_started_by_hand(tmp_path, odd):

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.launching.spark_submit import command
 from airflow_provider_deltaforge.engine.base.task_context import DriverAssignment as LaneJob
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.spec.inline_secrets import withhold
+from airflow_provider_deltaforge.spec.inline_secrets import document_for_people, withhold
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control
@@ -37,6 +37,8 @@ SINKS = {
     "kafka": [
         {"brokers": "b", "topic": "t", "client_conf": {"sasl.password": CANARY}},
         {"brokers": "b", "topic": "t", "client_conf": {"ssl.key.password": CANARY}},
+        {"brokers": "b", "topic": "t", "client_conf": {"ssl.key.pem": CANARY}},
+        {"brokers": "b", "topic": "t", "client_conf": {"sasl.oauthbearer.config": CANARY}},
         {"brokers": "b", "topic": "t", "encoding": AVRO},
         {"brokers": "b", "topic": "t", "encoding": {**AVRO, "cert_file": "/c"} | MTLS},
     ],
@@ -49,6 +51,8 @@ SINKS = {
     "nats": [
         {"url": f"nats://u:{CANARY}@h", "subject": "s"},
         {"url": f"nats://{CANARY}@h", "subject": "s"},
+        {"url": f"{CANARY}@h", "subject": "s"},
+        {"url": f"nats://h:4222, {CANARY}@i:4222", "subject": "s"},
         {"url": "nats://h", "subject": "s", "username": "u", "password": CANARY},
         {"url": "nats://h", "subject": "s", "token": CANARY},
         {"url": "nats://h", "subject": "s", "nkey_seed": CANARY},
@@ -57,6 +61,8 @@ SINKS = {
         {"url": "https://h", "headers": {"Authorization": "Bearer c4n4ry-x"}},
         {"url": "https://h", "headers": {"X-Shop": "c4n4ry-x"}},
         {"url": f"https://h/x?token={CANARY}"},
+        {"url": f"https://h/x?sig={CANARY}"},
+        {"url": f"https://h/x?a=b&code={CANARY}&c=d"},
         {"url": "https://h", "proxy": f"http://u:{CANARY}@p:1"},
         {"url": "https://h", "signing_secret": WEBHOOK},
         {"url": "https://h", **MTLS},
@@ -125,6 +131,19 @@ def test_no_inline_secret_is_stored_sent_or_shown(
     assert "holds a secret" in caplog.text
     assert load(stored) == load(text)
     store.close()
+
+
+@pytest.mark.parametrize("style", [yaml.safe_dump, json_style])
+@pytest.mark.parametrize(("where", "name", "config"), CASES)
+def test_what_is_not_stored_is_not_shown_to_people(where, name, config, style):
+    text = document(where, name, config, style)
+    shown = document_for_people(text)
+
+    for value in withhold(text, load(text, expand=False)).values.values():
+        assert value not in shown
+    for secret in ("c4n4ry", "пароль", WEBHOOK, r"\u043f\u0430\u0440"):
+        assert secret not in shown
+    assert "***" in shown
 
 
 def test_every_secret_setting_of_every_plugin_is_among_the_cases():
@@ -264,3 +283,57 @@ def test_who_was_not_started_with_the_document_gets_an_error():
     stored = withhold(text, load(text, expand=False)).text
     with pytest.raises(SpecError, match="deltaforge run FILE"):
         load(stored, {})
+
+
+LOADED = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {name: orders, tenant: t}
+spec:
+  source: {type: mysql, config: {id: a, dsn: "mysql://root@h:3306/d"}}
+  sinks:
+    - type: http
+      config:
+        url: https://h/x?sig=c4n4ry&v=1
+        headers:
+          Content-Type: text/plain
+          Cookie: "c4n4ry
+            two"
+          X-Shop: Bearer ${TOKEN}
+    - {type: nats, config: {url: nats://c4n4ry@h:4222, subject: s}}
+"""
+
+
+def test_people_see_what_is_no_secret():
+    assert document_for_people(LOADED) == LOADED.replace(
+        '"c4n4ry\n            two"', "***"
+    ).replace("c4n4ry", "***")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(LOADED + "  x: [", id="not YAML"),
+        pytest.param(LOADED + "  source: {}", id="a key twice"),
+    ],
+)
+def test_a_document_that_cannot_be_read_shows_no_secret_either(broken):
+    broken = broken.replace("nats://c4n4ry@h:4222", "h:4222,c4n4ry@h:4222, nkey_seed: c4n4ry")
+    shown = document_for_people(broken)
+
+    assert "c4n4ry" not in shown
+    assert "two" not in shown
+    assert "mysql://root@h:3306/d" in shown
+
+
+def test_one_value_under_two_keys_is_hidden_if_one_of_them_is_a_secrets():
+    text = LOADED.replace("id: a,", "id: &i c4n4ry,").replace("Bearer ${TOKEN}", "*i")
+
+    assert "c4n4ry" not in document_for_people(text)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("part", ["//", "//:", "//:@", "@", ":", ",", "nats://", "?sig=", "a@"])
+def test_a_hostile_address_takes_time_in_proportion(part):
+    """Quadratic, it would take minutes and not a second."""
+    assert document_for_people(f"url: 'x{part * 60_000}'")

@@ -51,6 +51,16 @@ def document(*lines):
         ["{shared: &pw hunter2, token: *pw}"],
         ["shared:", "- &pw", "  hunter2", "- &all [*pw]", "credentials:", "  word: *all"],
         ["shared: &pw", "  hunter2", "{a: b, token:", "  *pw}"],
+        ["url: https://h/x?sig=hunter2"],
+        ["url: https://h/x?a=b&code=hunter2&c=d"],
+        ["url: nats://hunter2@h:4222"],
+        ["url: hunter2@h:4222"],
+        ["url: h:4222,hunter2@i:4222"],
+        ["url: https://hunter2@h"],
+        ["nkey_seed: hunter2"],
+        ["ssl.key.pem: |", "  hunter2"],
+        ["headers: {X-Auth: hunter2}"],
+        ["headers:", "  X-Auth: a", "  Cookie: hunter2"],
     ],
 )
 def test_no_document_shows_a_secret_and_what_follows_it_stays(lines):
@@ -75,6 +85,10 @@ def test_no_document_shows_a_secret_and_what_follows_it_stays(lines):
         "tables: [shop.user_tokens, shop.passwords]",
         "primary_key: id",
         "url: https://db:8080/path",
+        "url: https://db:8080/${source.table}?key=${after.id}",
+        "url: nats://${TOKEN}@h:4222",
+        "dsn: postgres://root@h/d?sslrootcert=/a.pem",
+        "message_headers: {X-Auth: a}",
     ],
 )
 def test_references_and_words_that_are_no_keys_stay_readable(line):
@@ -171,6 +185,13 @@ def test_drivers_texts_lose_their_secrets_alone(text, shown):
         "&a",
         "&",
         "spec.token: a b",
+        "nats://",
+        "nats://a",
+        "url: ",
+        ",",
+        "?sig=",
+        "a.pem",
+        "headers: ",
     ],
 )
 def test_a_hostile_text_takes_time_in_proportion(hide, part):
