@@ -179,6 +179,14 @@ def _cluster_fields() -> dict[str, Any]:
     }
 
 
+def _file(label: str) -> dict[str, Any]:
+    return {
+        "label": label,
+        "description": "A file on every machine that opens the store, drivers' too.",
+        "schema": {"type": ["string", "null"], "default": None},
+    }
+
+
 def _connection_type() -> dict[str, Any]:
     return {
         "connection-type": "deltaforge",
@@ -206,6 +214,9 @@ def _connection_type() -> dict[str, Any]:
                     "default": None,
                 },
             },
+            "sslrootcert": _file("TLS to PostgreSQL: certificates of authorities"),
+            "sslcert": _file("TLS to PostgreSQL: client certificate"),
+            "sslkey": _file("TLS to PostgreSQL: key of the client certificate"),
             "launch_backend": {
                 "label": "Drivers run",
                 "description": "local: beside the worker that starts them. standalone: on a Spark "

@@ -4,9 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
@@ -36,7 +34,7 @@ from airflow_provider_deltaforge.errors import (
     SpecError,
 )
 from airflow_provider_deltaforge.hooks.backends import launch_backends
-from airflow_provider_deltaforge.hooks.connections import KeptConnection
+from airflow_provider_deltaforge.hooks.connections import KeptConnection, dsn_of, extra_of
 from airflow_provider_deltaforge.sensing.json_schema import Dialect
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
@@ -74,7 +72,7 @@ class DeltaForgeHook(BaseHook):
         Raises:
             SpecError: the connection names no store.
         """
-        return dsn_of(self._connection.get())
+        return self._of_connection(dsn_of)
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
@@ -104,8 +102,7 @@ class DeltaForgeHook(BaseHook):
         Raises:
             SpecError: there is none of this name.
         """
-        extra = self._connection.get().extra_dejson
-        return require_known(name or extra.get("launch_backend") or LOCAL)
+        return self._of_connection(lambda found: _launch_backend(found, name))
 
     def backend(self, name: str | None = None) -> LaunchBackends:
         """Return where drivers are started, by ``launch_backend(name)``, and found.
@@ -113,9 +110,10 @@ class DeltaForgeHook(BaseHook):
         Raises:
             SpecError: an extra of the connection is wrong; the text names it.
         """
-        connection = self._connection.get()
-        return launch_backends(
-            dsn_of(connection), connection.extra_dejson, self.launch_backend(name)
+        return self._of_connection(
+            lambda found: launch_backends(
+                dsn_of(found), extra_of(found), _launch_backend(found, name)
+            )
         )
 
     def master(self, spark_conn_id: str | None, master: str) -> str:
@@ -388,8 +386,12 @@ class DeltaForgeHook(BaseHook):
         self._ask(lambda store: pipelines.stop(store, pipeline, self.backend(), grace_s))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Open the store and count its pipelines, for the connection form's test button."""
+        """Open the store and count its pipelines, for the connection form's test button.
+
+        What the connection says of launch backends is read as well: every task and trigger does.
+        """
         try:
+            self.backend()
             count = len(self.get_pipelines())
         except RetryableError as error:
             asks = (
@@ -402,47 +404,24 @@ class DeltaForgeHook(BaseHook):
             return False, str(error)
         return True, f"state store opened; {count} {'pipeline' if count == 1 else 'pipelines'}"
 
+    def _of_connection(self, read: Callable[[Any], _T]) -> _T:
+        """Return what the connection says; one that is wrong may be mended, and is not kept."""
+        try:
+            return read(self._connection.get())
+        except SpecError:
+            self._connection.forget()
+            raise
+
     def _ask(self, question: Callable[[Store], _T]) -> _T:
         with self.store() as store:
             return question(store)
+
+
+def _launch_backend(connection: Any, name: str | None) -> str:
+    return require_known(name or extra_of(connection).get("launch_backend") or LOCAL)
 
 
 def _checkpoints(store: Store, pipeline: str) -> Mapping[str, Any]:
     record = existing(store, pipeline).read()
     source_id = record.source_id if record is not None else ""
     return Checkpoints(store, pipeline, source_id).load()
-
-
-def dsn_of(connection: Any) -> str:
-    """Return the state store's DSN of an Airflow connection.
-
-    Raises:
-        SpecError: it names neither a file nor a host, or a relative file.
-    """
-    extra = connection.extra_dejson
-    path = extra.get("path")
-    if path and connection.host:
-        raise SpecError(
-            f"connection {connection.conn_id!r} has both a SQLite file (extra `path`) and a host; "
-            "keep one"
-        )
-    if path:
-        if not Path(path).is_absolute():
-            raise SpecError(
-                f"connection {connection.conn_id!r}: `path` must be absolute, every Airflow "
-                f"component has its own working directory; got {path!r}"
-            )
-        return f"sqlite:///{path}"
-    if not connection.host:
-        raise SpecError(
-            f"connection {connection.conn_id!r} names no state store: set the extra `path` for "
-            "SQLite, or host, database, login and password for PostgreSQL"
-        )
-    user = quote(connection.login or "", safe="")
-    secret = f":{quote(connection.password, safe='')}" if connection.password else ""
-    port = f":{connection.port}" if connection.port else ""
-    options = urlencode({"sslmode": extra["sslmode"]}) if extra.get("sslmode") else ""
-    query = f"?{options}" if options else ""
-    at = f"{user}{secret}@" if user else ""
-    database = connection.schema or "deltaforge"
-    return f"postgresql://{at}{connection.host}{port}/{database}{query}"

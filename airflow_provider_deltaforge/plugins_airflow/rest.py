@@ -31,7 +31,8 @@ from airflow_provider_deltaforge.control.launching.contract import (
 )
 from airflow_provider_deltaforge.control.supervise import Supervisor
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook, dsn_of
+from airflow_provider_deltaforge.hooks.connections import dsn_of
+from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.plugins_airflow import access, connections
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation

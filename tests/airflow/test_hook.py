@@ -5,12 +5,13 @@ import threading
 from datetime import timedelta
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.hooks import deltaforge
+from airflow_provider_deltaforge.hooks.connections import dsn_of
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
@@ -40,7 +41,55 @@ from tests.schemas.registered import register
     ],
 )
 def test_a_connection_names_the_store(fields, expected):
-    assert deltaforge.dsn_of(connection_of(fields)) == expected
+    assert dsn_of(connection_of(fields)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"host": "::1", "port": 1}, {"host": "::1", "port": "1"}, id="IPv6"),
+        pytest.param({"host": "[::1]"}, {"host": "::1"}, id="in brackets"),
+        pytest.param(
+            {"host": "fe80::1%eth0", "port": 1}, {"host": "fe80::1%eth0", "port": "1"}, id="zone"
+        ),
+        pytest.param(
+            {"host": "/var/run/postgresql", "port": 1, "schema": "a"},
+            {"host": "/var/run/postgresql", "port": "1", "dbname": "a"},
+            id="socket",
+        ),
+        pytest.param({"host": "a,b", "port": 1}, {"host": "a,b", "port": "1,1"}, id="two hosts"),
+        pytest.param(
+            {"host": "a:2, [::1]:3,::1", "port": 1},
+            {"host": "a,::1,::1", "port": "2,3,1"},
+            id="with ports of their own",
+        ),
+        pytest.param({"host": "db", "schema": "100%"}, {"dbname": "100%"}, id="percent"),
+        pytest.param({"host": "db", "schema": "a#b?c/d"}, {"dbname": "a#b?c/d"}, id="marks"),
+        pytest.param(
+            {
+                "host": "db",
+                "extra": {
+                    "sslmode": "verify-full",
+                    "sslrootcert": "/c a+.pem",
+                    "sslcert": "/c.pem",
+                    "sslkey": "/k.pem",
+                },
+            },
+            {
+                "sslmode": "verify-full",
+                "sslrootcert": "/c a+.pem",
+                "sslcert": "/c.pem",
+                "sslkey": "/k.pem",
+            },
+            id="TLS",
+        ),
+    ],
+)
+def test_libpq_reads_what_stands_in_the_form(fields, expected):
+    read = conninfo_to_dict(dsn_of(connection_of({"login": "u", "password": "p@:/", **fields})))
+
+    whole = {"user": "u", "password": "p@:/", "dbname": "deltaforge", "host": "db", **expected}
+    assert read == whole
 
 
 @pytest.mark.parametrize(
@@ -49,11 +98,47 @@ def test_a_connection_names_the_store(fields, expected):
         pytest.param({}, "names no state store", id="empty"),
         pytest.param({"extra": {"path": "state.db"}}, "absolute", id="relative"),
         pytest.param({"host": "db", "extra": {"path": "/a"}}, "keep one", id="both"),
+        pytest.param({"extra": {"path": 5}}, "absolute.*got 5", id="a number"),
+        pytest.param({"extra": ["x"]}, "JSON object", id="a list"),
+        pytest.param({"extra": []}, "JSON object", id="an empty list"),
+        pytest.param({"host": "db", "password": "p"}, "without a login", id="no login"),
+        pytest.param({"host": "db", "extra": {"sslcrl": "/a"}}, "'sslcrl' is not", id="sslcrl"),
+        pytest.param({"host": "db", "extra": {"sslmode": 1}}, "must be text", id="no text"),
     ],
 )
 def test_an_unclear_connection_is_refused(fields, match):
     with pytest.raises(SpecError, match=match):
-        deltaforge.dsn_of(connection_of(fields))
+        dsn_of(connection_of(fields))
+
+
+def test_an_extra_that_is_not_json_is_refused():
+    found = connection_of({"host": "db"})
+    found.extra = '{"path": '
+
+    with pytest.raises(SpecError, match="JSON object"):
+        dsn_of(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param({"launch_backend": "k8s"}, "'k8s'", id="unknown backend"),
+        pytest.param({"kubernetes_launcher": "x"}, "kubernetes_launcher", id="setting of one"),
+        pytest.param(["x"], "JSON object", id="a list"),
+        pytest.param({"path": 5}, "must be absolute", id="a number"),
+    ],
+)
+def test_the_forms_test_finds_an_edit_that_no_task_could_work_with(
+    store, dsn, monkeypatch, change, words
+):
+    extra = {"path": dsn.removeprefix("sqlite:///")}
+    extra = {**extra, **change} if isinstance(change, dict) else change
+    value = json.dumps({"conn_type": "deltaforge", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", value)
+    reached, told = DeltaForgeHook().test_connection()
+
+    assert not reached
+    assert words in told
 
 
 def connection_of(fields):

@@ -233,8 +233,10 @@ def path_of(verb, name="orders"):
         (None, (404, "CONNECTION_NOT_FOUND")),
         ({"conn_type": "mysql", "host": "db"}, (422, "WRONG_CONNECTION")),
         ({"conn_type": "deltaforge"}, (502, "WRONG_CONNECTION")),
+        ({"conn_type": "deltaforge", "host": "db", "password": SECRET}, (502, "WRONG_CONNECTION")),
         (
-            {"conn_type": "deltaforge", "host": "127.0.0.1", "port": 1, "password": SECRET},
+            {"conn_type": "deltaforge", "host": "127.0.0.1", "port": 1}
+            | {"login": "u", "password": SECRET},
             (503, "TRY_AGAIN"),
         ),
     ],
