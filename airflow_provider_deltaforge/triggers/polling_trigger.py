@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk.configuration import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.errors import FatalError, SpecError
 from airflow_provider_deltaforge.hooks.connections import LOOKUP_ERRORS
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -43,8 +43,8 @@ class PollingTrigger(SerializableTrigger):
     pipeline: str
     poll_s: float
     refusal_patience_s: float = 60.0
-    """How long a state store may refuse us, as while its password is changed, or its connection not
-    be found, before the task fails with the reason."""
+    """How long a state store may refuse us, as while its password is changed, or its connection be
+    wrong or not be found, before the task fails with the reason."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event."""
@@ -55,7 +55,7 @@ class PollingTrigger(SerializableTrigger):
             try:
                 event, words = await asyncio.to_thread(self.look)
                 refused_s = None
-            except (FatalError, *LOOKUP_ERRORS) as error:
+            except (SpecError, FatalError, *LOOKUP_ERRORS) as error:
                 refused_s = refused_s or time.monotonic()
                 if time.monotonic() - refused_s > self.refusal_patience_s:
                     raise

@@ -8,7 +8,6 @@ from typing import Any
 from airflow.sdk import Variable
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.snapshots import (
     SCRIPT,
     RequestState,
@@ -22,7 +21,7 @@ from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.control.supervise import HangDetector
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.storage.contract import Store
-from airflow_provider_deltaforge.storage.records.control import ControlRecord
+from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 from airflow_provider_deltaforge.triggers.withdrawal import withdraw_unless_adopted
 
@@ -85,7 +84,7 @@ class SnapshotTrigger(StreamTrigger):
 
     def _judge(self, store: Store, hook: DeltaForgeHook) -> tuple[TriggerEvent | None, str]:
         name = self.pipeline
-        record = existing(store, name).read()
+        record = Control(store, name).read()
         if record is None:
             return self._event("deleted", reason="the pipeline was deleted"), "deleted"
         state = request_state(store, name, self.request_id) if self.request_id else None

@@ -92,8 +92,6 @@ class StreamTrigger(PollingTrigger):
             with self.hook.store() as store:
                 self._show_driver_log(store)
                 return self._judge(store, self.hook)
-        except SpecError as error:
-            return self._event("deleted", reason=str(error)), "deleted"
         except RetryableError as error:
             return None, f"unknown, the state store is away: {error}"
 

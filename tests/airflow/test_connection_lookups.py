@@ -9,11 +9,13 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowSecretsBackendAccessDenied
 
 from airflow_provider_deltaforge.control import conditions, pipelines
+from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks import connections
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.triggers.arrival import DeltaForgeArrivalTrigger
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
 from airflow_provider_deltaforge.triggers.failed import DeltaForgeFailureTrigger
+from airflow_provider_deltaforge.triggers.snapshot import SnapshotTrigger
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 from tests.airflow.bench import fired, travelled
 from tests.control.bench import DOCUMENT
@@ -96,6 +98,78 @@ def test_a_connection_that_stays_away_ends_the_trigger_with_the_reason(supervise
 
     with pytest.raises(AirflowNotFoundException, match="isn't defined"):
         fired(supervised)
+
+
+WRONG_EXTRAS = [
+    pytest.param({"path": "state.db"}, "absolute", id="relative path"),
+    pytest.param({}, "names no state store", id="empty"),
+    pytest.param(["x"], "JSON object", id="a list"),
+    pytest.param({"path": 5}, "absolute", id="a number"),
+    pytest.param({"path": "", "launch_backend": "k8s"}, "k8s", id="unknown backend"),
+    pytest.param({"path": "", "spark_conf": "x"}, "spark_conf", id="setting of a backend"),
+]
+
+
+def edited(monkeypatch, dsn, extra):
+    """Write an extra into the connection, its empty path filled in."""
+    if isinstance(extra, dict) and extra.get("path") == "":
+        extra = {**extra, "path": dsn.removeprefix("sqlite:///")}
+    value = json.dumps({"conn_type": "deltaforge", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_DELTAFORGE_DEFAULT", value)
+
+
+@pytest.mark.parametrize("kind", [StreamTrigger, SnapshotTrigger])
+@pytest.mark.parametrize("extra", [case.values[0] for case in WRONG_EXTRAS])
+def test_a_wrong_edit_that_is_mended_ends_no_supervision(
+    supervised, store, dsn, monkeypatch, extra, kind
+):
+    watched = (supervised.deltaforge_conn_id, supervised.watch)
+    trigger, looks = travelled(kind(*watched, poll_s=0.01)), []
+    watching = trigger.look
+    edited(monkeypatch, dsn, extra)
+
+    def look():
+        looks.append(1)
+        if len(looks) == 3:
+            edited(monkeypatch, dsn, {"path": ""})
+        if len(looks) == 5:
+            Control(store, "orders").delete()
+        return watching()
+
+    monkeypatch.setattr(trigger, "look", look)
+    event = fired(trigger)
+
+    assert (event["event"], event["reason"]) == ("deleted", "the pipeline was deleted")
+    assert len(looks) == 5
+
+
+@pytest.mark.parametrize(("extra", "words"), WRONG_EXTRAS)
+def test_a_wrong_edit_that_stays_ends_the_trigger_with_the_reason(
+    supervised, dsn, monkeypatch, extra, words
+):
+    edited(monkeypatch, dsn, extra)
+    supervised.refusal_patience_s = 0.1
+
+    with pytest.raises(SpecError, match=words):
+        fired(supervised)
+
+
+def test_a_condition_waits_for_a_wrong_edit_to_be_mended(supervised, dsn, monkeypatch):
+    trigger, looks = ConditionTrigger("deltaforge_default", "orders", conditions.at_rest()), []
+    trigger.poll_s, watching = 0.01, trigger.look
+    edited(monkeypatch, dsn, {"path": "", "launch_backend": "k8s"})
+
+    def look():
+        looks.append(1)
+        if len(looks) == 3:
+            edited(monkeypatch, dsn, {"path": ""})
+            trigger.until_ms = 1
+        return watching()
+
+    monkeypatch.setattr(trigger, "look", look)
+
+    assert fired(trigger)["pipeline"] == "orders"
+    assert len(looks) == 3
 
 
 def test_a_connection_that_is_denied_ends_the_trigger_at_once(supervised, lookups):
