@@ -75,13 +75,21 @@ def on_this_machine(origins: Sequence[str] = ()) -> Authority:
         del right
         headers = request.headers
         origin = headers.get("origin")
-        is_own = origin is None or urlsplit(origin).netloc == headers.get("host")
+        is_own = origin is None or _is_of(origin, headers.get("host"))
         if request.url.hostname not in _LOOPBACK or not (is_own or origin in origins):
             message = "a page of another site asks for this; name it with --cors-origin if it may"
             raise ApiError(403, "FORBIDDEN", message)
         return Caller("anonymous", lambda right, owner: True)
 
     return authorize
+
+
+def _is_of(origin: str, host: str | None) -> bool:
+    """Return whether an origin has this host and port; what is no address has none."""
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:  # As of ``http://[``.
+        return False
 
 
 def by_token(open_store: Callable[[], AbstractContextManager[Store]]) -> Authority:

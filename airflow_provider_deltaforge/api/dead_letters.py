@@ -3,9 +3,10 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from airflow_provider_deltaforge.api.access import Caller
+from airflow_provider_deltaforge.api.bodies import RequestBody
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.control import dead_letters, replays
@@ -17,18 +18,14 @@ LIMIT_MAX = 1000
 _Number = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
-class Acknowledgement(BaseModel):
+class Acknowledgement(RequestBody):
     """Everything up to here is dealt with."""
-
-    model_config = ConfigDict(extra="forbid")
 
     up_to_seq: _Number
 
 
-class ReplayWish(BaseModel):
+class ReplayWish(RequestBody):
     """Which entries to send again; all that is named must fit."""
-
-    model_config = ConfigDict(extra="forbid")
 
     all: bool = False
     """Must be true where nothing else is named."""
@@ -57,7 +54,7 @@ def _add_reads(router: APIRouter, context: ApiContext) -> None:
     def list_dead_letters(
         name: str,
         limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 50,
-        after: Annotated[int, Query(ge=0, description="a `seq`: those behind it")] = 0,
+        after: Annotated[_Number, Query(description="a `seq`: those behind it")] = 0,
         sink_id: Annotated[str | None, Query()] = None,
         error_kind: Annotated[str | None, Query()] = None,
     ) -> list[dict[str, Any]]:

@@ -5,11 +5,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from airflow_provider_deltaforge import __version__
 from airflow_provider_deltaforge.api import documents, errors
 from airflow_provider_deltaforge.api.access import Caller
+from airflow_provider_deltaforge.api.bodies import RequestBody
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.documents import DocumentText
 from airflow_provider_deltaforge.api.errors import ApiError, answering
@@ -23,14 +24,12 @@ from airflow_provider_deltaforge.telemetry import logs
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 
-class RewindRequest(BaseModel):
+class RewindRequest(RequestBody):
     """Where the log is delivered again from, and changes of which tables."""
-
-    model_config = ConfigDict(extra="forbid")
 
     to: str
     """A time of ISO 8601, how long ago (``2h ago``), or a place of the log."""
-    tables: list[str] = []
+    tables: list[str] = Field(default_factory=list)
     confirm: str = ""
     """The pipeline's name once more; without it the answer says what would be done."""
     dry_run: bool = False

@@ -4,21 +4,20 @@ import uuid
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from airflow_provider_deltaforge.api.access import Caller
+from airflow_provider_deltaforge.api.bodies import RequestBody
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.errors import ApiError
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 
 
-class SnapshotWish(BaseModel):
+class SnapshotWish(RequestBody):
     """What to copy: every captured table, some of them, or some rows of one."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    tables: list[str] = []
+    tables: list[str] = Field(default_factory=list)
     where: str | None = None
     id: str | None = None
     """The asker's name for it; asked again under the same id it is not copied twice."""

@@ -3,9 +3,10 @@
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from airflow_provider_deltaforge.api.access import Caller
+from airflow_provider_deltaforge.api.bodies import RequestBody
 from airflow_provider_deltaforge.api.context import ApiContext, require_pipeline
 from airflow_provider_deltaforge.api.errors import ApiError, answering
 from airflow_provider_deltaforge.control import verification
@@ -17,13 +18,11 @@ from airflow_provider_deltaforge.storage.records.verifications import Verificati
 _WAIT_S, _WAIT_MOST_S = 60, 3600
 
 
-class VerificationWish(BaseModel):
+class VerificationWish(RequestBody):
     """What to verify: every captured table, or some of them, in every sink or some."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    tables: list[str] = []
-    sinks: list[str] = []
+    tables: list[str] = Field(default_factory=list)
+    sinks: list[str] = Field(default_factory=list)
     wait_secs: int = Field(default=_WAIT_S, ge=0, le=_WAIT_MOST_S)
     """How long a sink's checkpoint may take to reach the log's end."""
 

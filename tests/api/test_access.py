@@ -31,6 +31,7 @@ def without_tokens(dsn, store, backend):
         ({"Origin": OURS}, 200),
         ({"Origin": FOREIGN}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Host": "evil.example"}, 403),
         ({"Host": "127.0.0.1.evil.example:80"}, 403),
         ({"Host": "localhost:1", "Origin": "http://localhost:1"}, 200),

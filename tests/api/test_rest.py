@@ -228,6 +228,53 @@ def test_dead_letters_are_counted_replayed_and_forgotten(rest, orders):
     assert rest.get(queue, params={"limit": 1001}).status_code == 422
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/journal/dlq/replay", r'{"table": "\ud800"}'),
+        ("/journal/dlq/replay", r'{"all": true, "sink_id": "a\udfff"}'),
+        ("/journal/dlq/replay", r'{"\ud800": 1}'),
+        ("/journal/dlq/ack", r'{"up_to_seq": "\ud800"}'),
+        ("/snapshots", r'{"tables": ["script.rows"], "id": "\ud800"}'),
+        ("/snapshots", r'{"tables": ["\ud800"]}'),
+        ("/snapshots", r'{"tables": ["script.rows"], "where": "\ud800"}'),
+        ("/verify", r'{"sinks": ["files", "\ud800"]}'),
+        ("/rewind", r'{"to": "\ud800"}'),
+    ],
+)
+def test_half_a_character_is_refused(rest, orders, path, body):
+    answer = rest.post(
+        f"{orders}{path}", content=body, headers={"Content-Type": "application/json"}
+    )
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "INVALID_REQUEST")
+
+
+def test_both_halves_of_a_character_are_taken(rest, orders):
+    body = r'{"tables": ["script.rows"], "id": "\ud83d\udcb6"}'
+    headers = {"Content-Type": "application/json"}
+    answer = rest.post(f"{orders}/snapshots", content=body, headers=headers)
+
+    assert (answer.status_code, answer.json()["id"]) == (202, "\U0001f4b6")
+
+
+@pytest.mark.parametrize("number", [2**63, 10**23, 10**400])
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/journal/dlq", "after"),
+        ("/schemas/script/rows", "version"),
+        ("/schemas/script/rows", "sequence"),
+        ("/log", "lines"),
+        ("/history", "since"),
+    ],
+)
+def test_a_number_that_is_too_large_is_refused(rest, orders, path, name, number):
+    answer = rest.get(f"{orders}{path}", params={name: number})
+
+    assert 400 <= answer.status_code < 500, answer.text
+
+
 def test_a_driver_shows_the_end_of_its_log(rest, orders):
     assert "fake driver started" in rest.get(f"{orders}/log").json()["lines"][0]
 

@@ -59,6 +59,8 @@ def _body(chance):
         return _value(chance)
     body = {**DOCUMENT, chance.choice(["metadata", "spec", "extra", "kind"]): _value(chance)}
     known = ["up_to_seq", "tables", "where", "id", "all", "first", "overtaken", "sink_id"]
+    if chance.random() < 0.4:
+        return {chance.choice([*known, "to", "\ud83d"]): _value(chance) for _ in range(2)}
     return {**body, chance.choice(known): _value(chance)}
 
 
