@@ -1,7 +1,7 @@
 """Routes of snapshots that are asked for beside the stream."""
 
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -13,13 +13,17 @@ from airflow_provider_deltaforge.api.errors import ApiError
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 
+# As long as Airflow's own ids, of DAG, task, run and map index, may be together.
+_ID_MAX = 1000
+_PRINTABLE = r"^[^\p{C}\p{Zl}\p{Zp}]+$"
+
 
 class SnapshotWish(RequestBody):
     """What to copy: every captured table, some of them, or some rows of one."""
 
     tables: list[str] = Field(default_factory=list)
     where: str | None = None
-    id: str | None = None
+    id: Annotated[str, Field(pattern=_PRINTABLE, max_length=_ID_MAX)] | None = None
     """The asker's name for it; asked again under the same id it is not copied twice."""
 
 

@@ -46,6 +46,7 @@ from airflow_provider_deltaforge.storage.records.verifications import (
     Verification,
     Verifications,
 )
+from airflow_provider_deltaforge.telemetry.logs import SeveralLines
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _ALIVE_EVERY_S = 2.0
@@ -155,8 +156,8 @@ class VerificationRun:
             failed = {"state": "failed", "error_class": error.error_class}
             changes = {**failed, "reason": redacted(str(error))}
         except Exception as error:  # noqa: BLE001 - its text may quote a row
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            _log.error("verification of %s: %s at:\n%s", self._name, type(error).__name__, frames)
+            frames = SeveralLines("\n" + "".join(traceback.format_tb(error.__traceback__)))
+            _log.error("verification of %s: %s at:%s", self._name, type(error).__name__, frames)
             changes = {"state": "failed", "reason": f"{type(error).__name__}; see the log"}
         finally:
             self._over.set()

@@ -30,6 +30,7 @@ from airflow_provider_deltaforge.spec.patterns import TableMatcher
 from airflow_provider_deltaforge.spec.sensing import SchemaSensing, SensingNames
 from airflow_provider_deltaforge.storage.records.measurements import SensingCounts
 from airflow_provider_deltaforge.storage.records.sensing import SensedTable
+from airflow_provider_deltaforge.telemetry.logs import SeveralLines
 
 Schemas = Callable[[str, "str | None", str, "str | None"], "TableSchema | None"]
 """Finds a table by database, schema, name and ``schema_version``."""
@@ -203,7 +204,8 @@ class SchemaSensor:
                 self._broken = True
                 # Its text may quote a row's values.
                 frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
-                _log.error("schema sensing failed with %s at:\n%s", type(error).__name__, frames)
+                places = SeveralLines(f"\n{frames}")
+                _log.error("schema sensing failed with %s at:%s", type(error).__name__, places)
         self._credit_s -= self._cost() - worked
 
     def _observe_sample(self, sample: RowSample) -> None:

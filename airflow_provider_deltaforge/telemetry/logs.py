@@ -1,12 +1,14 @@
 """What the processes of a pipeline log: a line for each thing that happened, as text or JSON.
 
 Every line carries the fields that its process was given (pipeline, tenant) and those of the call
-(``extra``), in either format, and no secret. The same line comes at most once a minute; the next
-one that is printed says how many were left out.
+(``extra``), in either format, and no secret. As text, a line break in a message is escaped: what
+a client, a row or a script wrote must not look like a line of ours. The same line comes at most
+once a minute; the next one that is printed says how many were left out.
 """
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -33,6 +35,7 @@ _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | _OTHERS
 _REPEAT_S = 60.0
 _LINES_MAX = 1000
 _QUIET = ("py4j",)
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _NUMBERS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -168,6 +171,12 @@ class RepeatedLines(logging.Filter):
         return True
 
 
+class SeveralLines(str):
+    """An argument of a message that keeps its line breaks: places in code, never data."""
+
+    __slots__ = ()
+
+
 class _Text(logging.Formatter):
     """``2026-11-23T15:00:00.123Z WARNING engine.lane: text key=value``, then a traceback."""
 
@@ -180,7 +189,7 @@ class _Text(logging.Formatter):
         name = record.name.removeprefix(f"{_PACKAGE}.")
         shown = {**self._fields, **_fields_of_scope(), **_extra(record)}
         words = "".join(f" {key}={_word(value)}" for key, value in shown.items())
-        line = f"{_time(record)} {record.levelname} {name}: {record.getMessage()}{words}"
+        line = f"{_time(record)} {record.levelname} {name}: {_message(record)}{words}"
         trace = _trace(self, record)
         return redacted(f"{line}\n{trace}" if trace else line)
 
@@ -226,9 +235,24 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return formatter.formatException(record.exc_info) if record.exc_info else ""
 
 
+def _message(record: logging.LogRecord) -> str:
+    text = _escaped(record.getMessage())
+    for argument in record.args if isinstance(record.args, tuple) else ():
+        if isinstance(argument, SeveralLines):
+            text = text.replace(_escaped(argument), argument, 1)
+    return text
+
+
+def _escaped(text: str) -> str:
+    """Return text on one line, in which no terminal finds a command."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def _word(value: object) -> str:
     text = str(value)
-    return text if text and not set(text) & set(' ="\n') else orjson.dumps(_plain(text)).decode()
+    if not text or set(text) & set(' ="\n'):
+        text = orjson.dumps(_plain(text)).decode()
+    return _escaped(text)
 
 
 def _plain(value: object) -> object:

@@ -258,6 +258,41 @@ def test_both_halves_of_a_character_are_taken(rest, orders):
     assert (answer.status_code, answer.json()["id"]) == (202, "\U0001f4b6")
 
 
+@pytest.mark.parametrize(
+    "request_id",
+    [
+        "",
+        "x" * 1001,
+        "a\nWARNING forged",
+        "a\r",
+        "a\n",
+        "\x1b[2K",
+        "a\x85b",
+        "a\u2028b",
+        "a\u202eb",
+        "\x00",
+    ],
+)
+def test_an_id_that_could_forge_a_line_of_a_log_is_refused(rest, orders, request_id):
+    answer = rest.post(f"{orders}/snapshots", json={"tables": ["script.rows"], "id": request_id})
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize(
+    "request_id",
+    [
+        "airflow:shop.dag/copy__one/scheduled__2026-03-05T10:00:00.000000+00:00/-1",
+        "airflow:Bestellungen ä/копия/manual__2026-03-05T10:00:00+00:00_aB3/17",
+        "x" * 1000,
+    ],
+)
+def test_ids_of_airflow_are_taken(rest, orders, request_id):
+    answer = rest.post(f"{orders}/snapshots", json={"tables": ["script.rows"], "id": request_id})
+
+    assert (answer.status_code, answer.json()["id"]) == (202, request_id)
+
+
 @pytest.mark.parametrize("number", [2**63, 10**23, 10**400])
 @pytest.mark.parametrize(
     ("path", "name"),

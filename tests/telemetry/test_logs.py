@@ -46,6 +46,33 @@ def test_text_shows_the_fields_of_process_and_call(lines):
     )
 
 
+FORGED = "2026-11-23T15:00:00.123Z WARNING sinks.some: forged"
+BREAKS = ["\n", "\r\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"]
+
+
+@pytest.mark.parametrize("mark", [*BREAKS, "\x1b[2K"])
+def test_what_others_wrote_begins_no_line_of_its_own(lines, mark):
+    shown = lines()
+    name = f"me{mark}{FORGED}"
+    log.warning("asked for by %s", name, extra={"sink": name})
+    log.warning("asked for by " + name)  # noqa: G003 - as other libraries do
+    first, second = shown()
+    escaped = mark.encode("unicode_escape").decode()
+
+    assert f"asked for by me{escaped}{FORGED}" in first
+    assert f"asked for by me{escaped}{FORGED}" in second
+    assert not set(first + second) & set("\x1b\r\n")
+
+
+def test_places_in_code_stay_on_lines_of_their_own(lines):
+    shown = lines()
+    log.error("%s failed at:%s", "a\nb", logs.SeveralLines("\n  File one\n  File two\n"))
+
+    first, *places = shown()
+    assert first.endswith(r"a\nb failed at:")
+    assert places == ["  File one", "  File two", " pipeline=orders tenant=acme"]
+
+
 def test_json_is_one_object_a_line(lines):
     shown = lines("json")
     try:

@@ -46,6 +46,7 @@ from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.ids import id_key, made_ids
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.processors.contract import Processed, Processor, Worker
+from airflow_provider_deltaforge.telemetry.logs import SeveralLines
 
 _CLOSE_S = 10.0
 _PLAIN = (EventError, FatalError, RetryableError, SpecError)
@@ -260,7 +261,7 @@ def _named(processor_id: str) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a processor raises has a name
         frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
-        _log.error("%s failed at:\n%s", who, "".join(frames))
+        _log.error("%s failed at:%s", who, SeveralLines("\n" + "".join(frames)))
         raise FatalError(
             f"{who} failed with {type(error).__name__}; the log of the driver says where. Nothing "
             "of the batch was delivered: correct the processor or its settings, then start again"
