@@ -273,6 +273,7 @@ def test_a_person_stops_the_fleet_and_its_pipelines_by_name(task):
     _, trigger = task.begin()
     task.wait("running", "still")
     task.wait("running", "other")
+    task.wait("running")
     epoch = task.run.epoch("other")
 
     assert task.run.command("stop", "still").returncode == 0
