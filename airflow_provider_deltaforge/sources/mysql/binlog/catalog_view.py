@@ -43,12 +43,13 @@ from airflow_provider_deltaforge.sources.mysql.ddl.logged_statements import Stat
 from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead
 from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import evolve
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import (
+    DDL,
     DROP,
     RENAME,
-    TRUNCATE,
     Key,
     Statement,
 )
+from airflow_provider_deltaforge.sources.mysql.ddl.temporary_tables import TemporaryTables
 from airflow_provider_deltaforge.sources.mysql.outbox_tables import OutboxTagger
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
@@ -187,7 +188,8 @@ class CatalogView:
         self._registered = _RegisteredSchemas(history)
         self._evolved = _EvolvedSchemas()
         self._live = _LiveCatalog(connect)
-        self._judge = StatementJudge(self.captures, connect, mariadb=info.mariadb)
+        self._temporary = TemporaryTables(mariadb=info.mariadb, lower_names=info.lower_names)
+        self._judge = StatementJudge(self.captures, connect, self._temporary, mariadb=info.mariadb)
 
     def skip_tables(self, tables: Collection[str]) -> None:
         """Do not capture some tables, by full name; call it before the first read."""
@@ -210,6 +212,7 @@ class CatalogView:
         self._registered.here = here
         self._position = position
         self._evolved.rewind()
+        self._temporary.rewind()
         self._live.forget()
 
     def passed(self, position: LogPosition) -> None:
@@ -217,6 +220,7 @@ class CatalogView:
         self._lookahead.passed(self._evolved.statements, position)
         self._position = position
         self._evolved.settle()
+        self._temporary.settle()
 
     def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Return if a statement that was logged instead of rows changed no captured table.
@@ -230,7 +234,11 @@ class CatalogView:
 
     def server_restarted(self) -> None:
         """Record that the server was started anew here: sessions before it ended."""
-        self._judge.server_restarted()
+        self._temporary.clear()
+
+    def without_temporary(self, statement: Statement, db: str, session: int) -> Statement:
+        """Return what a statement does to other tables than the session's temporary ones."""
+        return self._temporary.without(statement, db, session)
 
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Apply a statement to the schemas; return those of captured tables that are known.
@@ -240,7 +248,7 @@ class CatalogView:
         """
         self._evolved.statements += 1
         self._judge.forget()
-        if statement.kind == TRUNCATE:
+        if statement.kind != DDL:
             return ()
         mariadb = self._info.mariadb
         evolved = evolve(statement, db, self._known, mariadb=mariadb)
@@ -361,7 +369,8 @@ class CatalogView:
         if self._position is None:
             raise self._stopped(key, "its columns are not known")
         schema, end = self._live.load_locked(key)
-        ahead = self._lookahead.between(self._position, end)[self._evolved.statements :]
+        ahead = self._lookahead.between(self._position, end, self._temporary.copy())
+        ahead = ahead[self._evolved.statements :]
         later = [ddl for ddl in ahead if ddl.touches(key)]
         if later:
             why = f"{doubt}; " if doubt is not None else ""

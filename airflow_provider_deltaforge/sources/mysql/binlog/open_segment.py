@@ -58,6 +58,9 @@ class Catalog(Protocol):
     def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Return if a statement that was logged instead of rows changed no captured table."""
 
+    def without_temporary(self, statement: Statement, db: str, session: int) -> Statement:
+        """Return what a statement does to other tables than the session's temporary ones."""
+
     def server_restarted(self) -> None:
         """Record that the server was started anew here: sessions before it ended."""
 

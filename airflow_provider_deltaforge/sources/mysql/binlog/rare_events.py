@@ -17,7 +17,7 @@ from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode, tokens_of
 
-_IGNORABLE = 0x80
+_THREAD_SPECIFIC, _IGNORABLE = 0x04, 0x80
 _GTIDS = {f.GTID, f.ANONYMOUS_GTID, f.GTID_TAGGED, f.MARIADB_GTID}
 _DUMMY = "# Dummy event replacing event type"
 """What MariaDB sends in place of an event that it does not send us, cut off if that was short."""
@@ -157,16 +157,31 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
             return
         inside = False
     elif statement.kind in (statements.DML, statements.OTHER):
-        session = int.from_bytes(body[:4], "little")
-        catalog.judge(sql, db, segment.place, session=session, mode=mode)
+        catalog.judge(sql, db, segment.place, session=_session(event), mode=mode)
     elif statement.kind in (statements.DDL, statements.TRUNCATE) and not _is_undone(segment):
         if not state[f.IN_TX]:
             seconds = int.from_bytes(event[:4], "little")
             _begin(segment, event, 0, (-1, 0, seconds * 1000))
         segment.plans.forget()
+        if _may_be_temporary(event, statement):
+            statement = catalog.without_temporary(statement, db, _session(event))
         _change(segment, catalog, statement, db, sql)
     if state[f.IN_TX] and not inside:
         f.end_tx(state, segment.scanned.transactions)
+
+
+def _session(event: bytes) -> int:
+    """Return the number of the session that ran a QUERY event's statement."""
+    return int.from_bytes(event[f.HEADER : f.HEADER + 4], "little")
+
+
+def _may_be_temporary(event: bytes, statement: statements.Statement) -> bool:
+    """Return whether a schema change may be one of temporary tables.
+
+    Servers mark such statements, but MariaDB does not mark RENAME TABLE.
+    """
+    marked = int.from_bytes(event[17:19], "little") & _THREAD_SPECIFIC
+    return bool(marked) or statement.verb == "RENAME"
 
 
 def _is_undone(segment: OpenSegment) -> bool:

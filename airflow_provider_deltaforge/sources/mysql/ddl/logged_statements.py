@@ -18,11 +18,8 @@ from airflow_provider_deltaforge.sources.mysql.catalog import fetch
 from airflow_provider_deltaforge.sources.mysql.connection import translated
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode, Token, tokens_of
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import Key, Name
-from airflow_provider_deltaforge.sources.mysql.ddl.written_tables import (
-    Writes,
-    mentioned,
-    writes_of,
-)
+from airflow_provider_deltaforge.sources.mysql.ddl.temporary_tables import TemporaryTables
+from airflow_provider_deltaforge.sources.mysql.ddl.written_tables import mentioned, writes_of
 
 REMEDY = "set binlog_format=ROW on the server and in every session"
 
@@ -50,13 +47,19 @@ class StatementJudge:
         captures: whether a table's rows are delivered.
         connect: opens a connection, closed after each question.
         mariadb: which server logged the statements.
+        temporary: the sessions' temporary tables.
 
     Attributes:
         warn_only: a statement that may have changed a captured table is a warning, no error.
     """
 
     def __init__(
-        self, captures: Callable[[str, str], bool], connect: Callable[[], Any], *, mariadb: bool
+        self,
+        captures: Callable[[str, str], bool],
+        connect: Callable[[], Any],
+        temporary: TemporaryTables,
+        *,
+        mariadb: bool,
     ) -> None:
         self._captures = captures
         self._connect = connect
@@ -64,11 +67,7 @@ class StatementJudge:
         self.warn_only = False
         self._known = _JudgedStatement()
         self._warned: set[Key] = set()
-        self._temporary: set[tuple[int, Key]] = set()
-
-    def server_restarted(self) -> None:
-        """Forget the temporary tables, which ended with their sessions."""
-        self._temporary.clear()
+        self._temporary = temporary
 
     def forget(self) -> None:
         """Ask again about triggers, views and functions."""
@@ -93,8 +92,8 @@ class StatementJudge:
         writes = writes_of(tokens)
         if writes.verb in _CHANGES_OBJECTS and not writes.temporary:
             self.forget()
-        self._note_temporary(writes, db, session)
-        tables = [n for n in writes.tables if (session, (n[0] or db, n[1])) not in self._temporary]
+        self._temporary.note(writes, db, session)
+        tables = [n for n in writes.tables if not self._temporary.has(n, db, session)]
         for name in tables:
             key = self._captured(name, db)
             if key is not None:
@@ -111,14 +110,6 @@ class StatementJudge:
         self._check_calls(writes.verb, place, writes.calls)
         for name in tables:
             self._check_written(writes.verb, place, (name[0] or db, name[1]))
-
-    def _note_temporary(self, writes: Writes, db: str, session: int) -> None:
-        """Take note of a session's temporary tables, which hide others of the same name."""
-        changed = {(session, (name[0] or db, name[1])) for name in writes.temporary}
-        if writes.verb == "CREATE":
-            self._temporary |= changed
-        else:
-            self._temporary -= changed
 
     def _captured(self, name: Name, db: str) -> Key | None:
         """Return the captured table of this name; where names have no case, of any."""

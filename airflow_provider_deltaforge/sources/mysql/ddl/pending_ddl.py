@@ -21,7 +21,8 @@ from airflow_provider_deltaforge.sources.mysql.catalog import (
 )
 from airflow_provider_deltaforge.sources.mysql.connection import translated
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode
-from airflow_provider_deltaforge.sources.mysql.ddl.statements import INDEX, TRUNCATE, Key, Statement
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import DDL, INDEX, Key, Statement
+from airflow_provider_deltaforge.sources.mysql.ddl.temporary_tables import TemporaryTables
 from airflow_provider_deltaforge.sources.mysql.positions import LogPosition, compare, file_number
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
 
@@ -57,7 +58,7 @@ class PendingDdl:
     def touches(self, key: Key) -> bool:
         """Return whether the table may look different after it."""
         statement = self.statement
-        if statement.kind == TRUNCATE:
+        if statement.kind != DDL:
             return False
         if statement.databases:
             return statement.drops_database and key[0] in statement.databases
@@ -74,9 +75,14 @@ class PendingDdl:
 
 
 class Recorder:
-    """Records statements: the catalog of a reader that only looks ahead."""
+    """Records statements: the catalog of a reader that only looks ahead.
 
-    def __init__(self) -> None:
+    Attributes:
+        temporary: the sessions' temporary tables, if they are told from others.
+    """
+
+    def __init__(self, temporary: TemporaryTables | None = None) -> None:
+        self.temporary = temporary
         self.settled: list[PendingDdl] = []
         self._since: list[PendingDdl] = []
 
@@ -91,11 +97,15 @@ class Recorder:
     def begin(self, position: LogPosition, here: Callable[[], LogPosition]) -> None:
         """Forget what will be read again."""
         self._since = []
+        if self.temporary is not None:
+            self.temporary.rewind()
 
     def passed(self, position: LogPosition) -> None:
         """Keep what will not be read again."""
         self.settled += self._since
         self._since = []
+        if self.temporary is not None:
+            self.temporary.settle()
 
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Record a statement."""
@@ -104,9 +114,19 @@ class Recorder:
 
     def judge(self, sql: str, db: str, place: str, *, session: int, mode: SqlMode) -> None:
         """Accept every statement."""
+        if self.temporary is not None:
+            self.temporary.note_statement(sql, db, session, mode)
+
+    def without_temporary(self, statement: Statement, db: str, session: int) -> Statement:
+        """Return what a statement does to other tables than the session's temporary ones."""
+        if self.temporary is None:
+            return statement
+        return self.temporary.without(statement, db, session)
 
     def server_restarted(self) -> None:
-        """Note nothing."""
+        """Forget the temporary tables, whose sessions ended."""
+        if self.temporary is not None:
+            self.temporary.clear()
 
     def plan(self, table: TableMap) -> TableDecodePlan:
         """Describe no table: none is captured.
@@ -142,6 +162,7 @@ class DdlLookahead:
         self._stopping = stopping
         self._known: list[PendingDdl] = []
         self._upto: LogPosition | None = None
+        self._temporary: TemporaryTables | None = None
 
     def passed(self, count: int, position: LogPosition) -> None:
         """Record that the reader passed ``count`` statements and is at ``position``."""
@@ -149,12 +170,21 @@ class DdlLookahead:
             self._known, self._upto = [], None
         del self._known[:count]
 
-    def between(self, start: LogPosition, end: LogPosition) -> list[PendingDdl]:
+    def between(
+        self, start: LogPosition, end: LogPosition, temporary: TemporaryTables | None = None
+    ) -> list[PendingDdl]:
         """Return every statement behind ``start`` and up to ``end``, in order.
+
+        Args:
+            start: where the reader is.
+            end: how far to look.
+            temporary: the temporary tables of sessions at ``start``, if they are known.
 
         Raises:
             RetryableError: the server fell silent, or a stop was asked for.
         """
+        if self._upto is None:
+            self._temporary = temporary
         begin = self._upto or start
         if not _reached(begin, end):
             self._known += self._read(begin, end)
@@ -162,7 +192,7 @@ class DdlLookahead:
         return self._known
 
     def _read(self, begin: LogPosition, end: LogPosition) -> list[PendingDdl]:
-        recorder = Recorder()
+        recorder = Recorder(self._temporary)
         walker = self._walk(begin, recorder)
         heard_at, was = time.monotonic(), walker.place
         try:

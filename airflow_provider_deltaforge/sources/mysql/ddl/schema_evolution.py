@@ -84,14 +84,11 @@ def _created(
     if act.tolerant:
         # Logged although a table of that name was there, which stays as it is.
         return former
-    body = list(act.body)
-    while [token.raw for token in body[:1]] == ["("] and body[1:2] and body[1].upper == "LIKE":
-        body = body[1:-1]
-    if body and body[0].upper == "LIKE":
-        source = _name(body[1:])
-        like = now(source) if source is not None else None
+    source = statements.copied_table(act)
+    if source is not None:
+        like = now(source)
         return replace(like, db=key[0], table=key[1]) if like is not None else None
-    inside, behind = parenthesised(body)
+    inside, behind = parenthesised(act.body)
     # A history that columns are named for is left to the catalog.
     if not inside or _has(behind, "SELECT") or _has(inside, "SYSTEM", "VERSIONING"):
         return None

@@ -141,6 +141,16 @@ def _tables(acts: tuple[Act, ...]) -> tuple[Name, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def copied_table(act: Act) -> Name | None:
+    """Return which table a creation is LIKE; None if it is not."""
+    if act.what != CREATE:
+        return None
+    body = act.body
+    while [token.raw for token in body[:1]] == ["("] and body[1:2] and body[1].upper == "LIKE":
+        body = body[1:-1]
+    return _StatementTokens(body[1:]).name() if body and body[0].upper == "LIKE" else None
+
+
 class _StatementTokens:
     """A statement's tokens, taken from the front."""
 
