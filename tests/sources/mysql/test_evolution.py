@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.sources.mysql.column_types import TEXT_TYPES, T
 from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import evolve
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import understand
 from tests.servers import sql
+from tests.servers.process import Server
 from tests.sources.mysql.stream_reading import rows, source_of
 
 NAME = "evolving"
@@ -70,6 +71,9 @@ BOTH = [
     "ALTER TABLE words ALTER vector SET DEFAULT 1, DROP COLUMN period",
     "ALTER TABLE words ADD COLUMN period date FIRST, DROP COLUMN vector",
     "ALTER TABLE words ADD vector int NOT NULL AFTER period, DROP PRIMARY KEY",
+    "CREATE TABLE blanks (id int PRIMARY KEY, e enum('new ',' old  ','t\t','') NOT NULL DEFAULT "
+    "'new', s set('a ','b') CHARACTER SET ucs2)",
+    "ALTER TABLE blanks ADD f enum('z ') NOT NULL COLLATE utf8mb4_bin FIRST, MODIFY s set('c ')",
 ]
 MYSQL = [
     # MariaDB does not log what did nothing.
@@ -193,3 +197,17 @@ def test_what_is_not_understood_is_unknown(statement):
     first = understand("CREATE TABLE t (id int PRIMARY KEY, b varchar(3))")
     known = evolve(first, "d", lambda _: None, mariadb=True)
     assert evolve(understand(statement), "d", known.get, mariadb=True) == {("d", "t"): None}
+
+
+@pytest.mark.parametrize("charset", ["CHARACTER SET binary", "NOT NULL COLLATE binary"])
+def test_labels_of_bytes_keep_trailing_blanks(mysql_server: Server, charset: str) -> None:
+    text = f"CREATE TABLE t (id int PRIMARY KEY, e enum('a ','b') {charset})"
+    sql.execute(mysql_server, f"DROP DATABASE IF EXISTS {NAME}", f"CREATE DATABASE {NAME}")
+    sql.execute(mysql_server, text, database=NAME)
+    evolved = evolve(understand(text), NAME, lambda _: None, mariadb=False)[(NAME, "t")]
+    with sql.connect(mysql_server) as connection:
+        known = load_table(connection, NAME, "t")
+    assert evolved is not None
+    assert known is not None
+    assert evolved.columns[1].labels == known.columns[1].labels == ("a ", "b")
+    assert evolved.columns[1].column_type == known.columns[1].column_type

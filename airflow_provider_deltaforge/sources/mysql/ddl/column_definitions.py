@@ -68,6 +68,7 @@ def parse_definition(tokens: list[Token], *, mariadb: bool) -> Definition:
     column = _type(tokens[0].text, words, mariadb=mariadb)
     unique = any(token.upper in ("UNIQUE", "SERIAL") for token in tokens[1:])
     column, primary = _constrained(column, words, mariadb=mariadb)
+    column = _without_trailing_blanks(column)
     return Definition(column, primary, unique, place)
 
 
@@ -246,6 +247,19 @@ def _modified(  # noqa: C901 - one modifier after another
     return replace(column, column_type=shown)
 
 
+def _without_trailing_blanks(column: Column) -> Column:
+    """Return a column with its labels as the servers keep them; blanks of bytes stay."""
+    labels = tuple(label.rstrip(" ") for label in column.labels)
+    if column.charset == "binary" or labels == column.labels:
+        return column
+    shown = f"{column.data_type}({_listed(labels)})"
+    return replace(column, labels=labels, column_type=shown)
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ",".join("'" + label.replace("'", "''") + "'" for label in labels)
+
+
 def _sized(column: Column, arguments: list[Token], *, zerofill: bool, mariadb: bool) -> Column:
     """Fill in the full type as the catalog prints it, and the numbers in it."""
     row = t.BY_NAME[column.data_type]
@@ -256,7 +270,7 @@ def _sized(column: Column, arguments: list[Token], *, zerofill: bool, mariadb: b
     if kind in (k.ENUM, k.SET):
         if not column.labels or any(a.kind != TEXT for a in arguments):
             raise _unknown(arguments)
-        shown = ",".join("'" + label.replace("'", "''") + "'" for label in column.labels)
+        shown = _listed(column.labels)
     elif kind == k.INT:
         tiny = row.size == 1 and numbers == [1] and not column.unsigned
         width = numbers[0] if numbers else row.width - (column.unsigned and row.size < 8)
