@@ -74,6 +74,12 @@ BOTH = [
     "CREATE TABLE blanks (id int PRIMARY KEY, e enum('new ',' old  ','t\t','') NOT NULL DEFAULT "
     "'new', s set('a ','b') CHARACTER SET ucs2)",
     "ALTER TABLE blanks ADD f enum('z ') NOT NULL COLLATE utf8mb4_bin FIRST, MODIFY s set('c ')",
+    "CREATE TABLE converted (id int PRIMARY KEY, a text, b text, c tinytext CHARACTER SET latin1, "
+    "d varchar(9)) CHARACTER SET latin1",
+    "ALTER TABLE converted ADD e text CHARACTER SET utf8mb4, CONVERT TO CHARACTER SET latin1, "
+    "ADD f varchar(5) COLLATE utf8mb4_bin FIRST",
+    "ALTER TABLE converted CONVERT TO CHARACTER SET utf8mb4, ADD g enum('ä') CHARACTER SET latin1, "
+    "MODIFY d varchar(9) CHARACTER SET latin1 AFTER b, RENAME COLUMN c TO c2",
 ]
 MYSQL = [
     # MariaDB does not log what did nothing.
@@ -90,6 +96,9 @@ MARIADB = [
     "CREATE OR REPLACE TABLE m (only int)",
     "/*M!100100 ALTER TABLE m ADD z int */",
     "ALTER TABLE m ADD p int AS (only + 1) PERSISTENT",
+    "ALTER TABLE converted MODIFY a text CHARACTER SET latin1 AFTER b, CHANGE e e2 tinytext, "
+    "CONVERT TO CHARACTER SET utf8mb4",
+    "ALTER TABLE converted MODIFY b tinytext CHARACTER SET latin1, CONVERT TO CHARSET utf8mb4",
 ]
 UNKNOWN = {
     # The columns of a SELECT and of an unknown existing table are nobody's to guess.
@@ -211,3 +220,10 @@ def test_labels_of_bytes_keep_trailing_blanks(mysql_server: Server, charset: str
     assert known is not None
     assert evolved.columns[1].labels == known.columns[1].labels == ("a ", "b")
     assert evolved.columns[1].column_type == known.columns[1].column_type
+
+
+def test_a_text_that_is_converted_and_changed_is_unknown_on_mysql() -> None:
+    first = understand("CREATE TABLE t (id int PRIMARY KEY, b varchar(3) CHARACTER SET latin1)")
+    known = evolve(first, "d", lambda _: None, mariadb=False)
+    statement = understand("ALTER TABLE t MODIFY b mediumtext, CONVERT TO CHARACTER SET utf8mb4")
+    assert evolve(statement, "d", known.get, mariadb=False) == {("d", "t"): None}

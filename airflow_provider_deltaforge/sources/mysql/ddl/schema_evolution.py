@@ -141,10 +141,17 @@ def parenthesised(tokens: Sequence[Token]) -> tuple[list[Token], list[Token]]:
 
 @dataclass(eq=False)
 class _ColumnPlace:
-    """A column; clauses call it by the name it had before the statement."""
+    """A column.
+
+    Attributes:
+        column: how it is now.
+        before: the name it had before the statement, by which clauses call it.
+        defined: the statement itself says its type.
+    """
 
     column: Column
     before: str = ""
+    defined: bool = True
 
 
 class ChangingTable:
@@ -156,7 +163,9 @@ class ChangingTable:
 
     def __init__(self, schema: TableSchema, *, mariadb: bool) -> None:
         self._schema = schema
-        self._columns = [_ColumnPlace(column, column.name.lower()) for column in schema.columns]
+        self._columns = [
+            _ColumnPlace(column, column.name.lower(), defined=False) for column in schema.columns
+        ]
         self._key = [self._former(name) for name in schema.primary_key]
         self._mariadb = mariadb
         self._placed: list[tuple[_ColumnPlace, str | None]] = []
@@ -164,12 +173,15 @@ class ChangingTable:
         self._implicit = schema.implicit_key
         self._unique = schema.unique_indexes
         self._unsettled = False
+        self._charset: tuple[str, str | None] | None = None
 
     def schema(self) -> TableSchema:
         """Return the table behind the statement."""
         for place, where in self._placed:
             self._insert(place, where)
         self._placed = []
+        if self._charset is not None:
+            self._convert_columns(*self._charset)
         if self._keyed_by is not None:
             self._key = [self._present(name) for name in self._keyed_by]
             self._implicit = False
@@ -245,7 +257,7 @@ class ChangingTable:
             if not tolerant or self._has(rest[0].text):
                 self._rename(rest[0].text, rest[2].text)
         elif verb == "CONVERT" and upper[1:3] in (["TO", "CHARACTER"], ["TO", "CHARSET"]):
-            self._convert(clause[3:])
+            self._charset = _charset_named(clause[3:])
         elif verb == "ALTER":
             self._alter_default(upper, rest)
         elif verb not in ("RENAME", *_NEUTRAL):
@@ -339,7 +351,7 @@ class ChangingTable:
         """Put another definition in a column's place, or move it elsewhere."""
         place = self._former(old)
         self._unsettled |= self._unique  # A UNIQUE index may have become a key, or none.
-        place.column = definition.column
+        place.column, place.defined = definition.column, True
         self._take_key(definition)
         if definition.place is not None:
             self._columns.remove(place)
@@ -349,16 +361,20 @@ class ChangingTable:
         place = self._former(old)
         place.column = replace(place.column, name=new)
 
-    def _convert(self, tokens: list[Token]) -> None:
-        words = [token.text.lower() for token in tokens if token.text.upper() != "SET"]
-        charset = words[0] if words else "default"
-        if charset in ("default", "binary"):
-            raise SchemaError("the statement does not name the character set")
-        charset = "utf8mb3" if charset == "utf8" else charset
-        collation = words[2] if len(words) > 2 and words[1] == "collate" else None
+    def _convert_columns(self, charset: str, collation: str | None) -> None:
+        """Convert every text, whatever the statement says of it, but for texts of bytes."""
         for place in self._columns:
-            if place.column.data_type in TEXT_TYPES:
-                place.column = _converted(place.column, charset, collation)
+            column = place.column
+            if place.before and place.defined and column.data_type in TEXT_LENGTHS:
+                self._require_type_as_written()
+            if column.data_type in TEXT_TYPES and column.charset != "binary":
+                grown = column if place.defined else _grown(column, charset)
+                place.column = replace(grown, charset=charset, collation=collation)
+
+    def _require_type_as_written(self) -> None:
+        """MySQL gives a text with a new definition a type of its own by what it was before."""
+        if not self._mariadb:
+            raise SchemaError("the type of a text that is converted and changed is not known")
 
     def _has(self, name: str) -> bool:
         return any(place.before == name.lower() for place in self._columns)
@@ -388,15 +404,25 @@ def _is_bare(column: Column) -> bool:
     return column.data_type in TEXT_TYPES and column.charset is None
 
 
-def _converted(column: Column, charset: str, collation: str | None) -> Column:
-    """Return a text in another character set; the server lets a type grow so that all fits."""
+def _charset_named(tokens: list[Token]) -> tuple[str, str | None]:
+    """Return the character set and collation that CONVERT TO names."""
+    words = [token.text.lower() for token in tokens if token.text.upper() != "SET"]
+    charset = words[0] if words else "default"
+    if charset in ("default", "binary"):
+        raise SchemaError("the statement does not name the character set")
+    collation = words[2] if len(words) > 2 and words[1] == "collate" else None
+    return "utf8mb3" if charset == "utf8" else charset, collation
+
+
+def _grown(column: Column, charset: str) -> Column:
+    """Return a text of the type that the server gives it so that all fits in a character set."""
     kind = column.data_type
-    if kind in TEXT_LENGTHS and column.charset is not None:
-        growth = BYTES_MAX.get(charset, 1) / BYTES_MAX.get(column.charset, 1)
-        room = TEXT_LENGTHS[kind] * growth
-        kind = next((name for name, size in TEXT_LENGTHS.items() if size >= room), "longtext")
-        column = replace(column, data_type=kind, column_type=kind)
-    return replace(column, charset=charset, collation=collation)
+    if kind not in TEXT_LENGTHS or column.charset is None:
+        return column
+    growth = BYTES_MAX.get(charset, 1) / BYTES_MAX.get(column.charset, 1)
+    room = TEXT_LENGTHS[kind] * growth
+    kind = next((name for name, size in TEXT_LENGTHS.items() if size >= room), "longtext")
+    return replace(column, data_type=kind, column_type=kind)
 
 
 def _past(tokens: list[Token], word: str) -> list[Token]:
