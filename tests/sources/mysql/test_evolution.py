@@ -87,6 +87,18 @@ MYSQL = [
     "CREATE TABLE m (id int PRIMARY KEY, v vector(3), p point SRID 4326, h int INVISIBLE)",
     "ALTER TABLE m ADD g int AS (id + 1) STORED, ALGORITHM=COPY, LOCK=SHARED",
     "ALTER TABLE words DROP period, ADD period int, DROP vector",
+    # As MySQL logs what it made with sql_generate_invisible_primary_key.
+    "CREATE TABLE g (my_row_id bigint unsigned NOT NULL AUTO_INCREMENT /*!80023 INVISIBLE */, "
+    "a varchar(5), b int, PRIMARY KEY (my_row_id))",
+    "ALTER TABLE g ADD n bigint unsigned NOT NULL FIRST",
+    "ALTER TABLE g MODIFY b bigint FIRST, ADD c int FIRST, ADD d int AFTER b, ADD e int FIRST",
+    "ALTER TABLE g ADD f int FIRST, ALTER COLUMN my_row_id SET VISIBLE",
+    "ALTER TABLE g ADD h int FIRST, ALTER COLUMN a SET INVISIBLE",
+    "CREATE TABLE g2 (my_row_id bigint unsigned NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY, "
+    "b int)",
+    "ALTER TABLE g2 ADD n int FIRST, DROP my_row_id",
+    "CREATE TABLE g3 (my_row_id bigint NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY, b int)",
+    "ALTER TABLE g3 ADD n int FIRST",
 ]
 MARIADB = [
     "CREATE OR REPLACE TABLE m (id int PRIMARY KEY, u uuid, i inet6, c varchar(9) COMPRESSED)",
@@ -99,6 +111,9 @@ MARIADB = [
     "ALTER TABLE converted MODIFY a text CHARACTER SET latin1 AFTER b, CHANGE e e2 tinytext, "
     "CONVERT TO CHARACTER SET utf8mb4",
     "ALTER TABLE converted MODIFY b tinytext CHARACTER SET latin1, CONVERT TO CHARSET utf8mb4",
+    "CREATE TABLE g (my_row_id bigint unsigned NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY, "
+    "b int INVISIBLE, v int)",
+    "ALTER TABLE g ADD n int FIRST, MODIFY b int",
 ]
 UNKNOWN = {
     # The columns of a SELECT and of an unknown existing table are nobody's to guess.
@@ -195,6 +210,7 @@ def shape(schema, other=None):
             c.unsigned,
             there.get(c.name) if c.charset is None and c.data_type in TEXT_TYPES else c.charset,
             c.labels,
+            "INVISIBLE" in (c.extra or ""),
         )
         for c in schema.columns
     ]

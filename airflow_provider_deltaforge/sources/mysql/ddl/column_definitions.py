@@ -27,7 +27,7 @@ FIRST = ""
 _KNOWN = {row.name_in(mariadb=each) for row in t.TYPES if row.codes for each in (False, True)}
 _NATIONAL = {"nchar", "nvarchar", "national"}
 _FLAGS = (
-    "INVISIBLE", "VISIBLE", "STORED", "VIRTUAL", "PERSISTENT", "UNIQUE KEY", "UNIQUE",
+    "VISIBLE", "STORED", "VIRTUAL", "PERSISTENT", "UNIQUE KEY", "UNIQUE",
     "GENERATED ALWAYS", "AS ROW START", "AS ROW END", "ENFORCED", "NOT ENFORCED",
     "WITH SYSTEM VERSIONING", "WITHOUT SYSTEM VERSIONING",
 )  # fmt: skip
@@ -35,6 +35,7 @@ _SETTINGS = (
     "STORAGE", "COLUMN_FORMAT", "SRID", "REF_SYSTEM_ID", "MATCH", "ENGINE_ATTRIBUTE",
     "SECONDARY_ENGINE_ATTRIBUTE",
 )  # fmt: skip
+_INVISIBLE = "INVISIBLE"
 _ACTIONS = ("CASCADE", "RESTRICT", "NO ACTION", "SET NULL", "SET DEFAULT")
 
 
@@ -295,9 +296,11 @@ def _sized(column: Column, arguments: list[Token], *, zerofill: bool, mariadb: b
     return replace(column, column_type=text, **changes)
 
 
-def _constrained(column: Column, words: _DefinitionTokens, *, mariadb: bool) -> tuple[Column, bool]:
+def _constrained(  # noqa: C901 - one constraint after another
+    column: Column, words: _DefinitionTokens, *, mariadb: bool
+) -> tuple[Column, bool]:
     """Apply the constraints; return the column, and whether it is the primary key."""
-    primary = False
+    primary, visible = False, True
     while words.left():
         if words.accept("NOT", "NULL"):
             column = replace(column, nullable=False)
@@ -312,11 +315,30 @@ def _constrained(column: Column, words: _DefinitionTokens, *, mariadb: bool) -> 
             column = replace(column, default_value=_default(words.expression(), mariadb=mariadb))
         elif words.accept_any(("AUTO_INCREMENT", "SERIAL DEFAULT VALUE")):
             column = replace(column, extra="auto_increment", nullable=False)
+        elif words.accept("INVISIBLE"):
+            visible = False
         elif words.accept("COLLATE"):
             column = _collated(column, words.take().text.lower())
         elif not _accept_other(words):
             raise _unknown(words.left())
-    return column, primary
+    return with_visibility(column, visible=visible, mariadb=mariadb), primary
+
+
+def is_invisible(column: Column) -> bool:
+    """Return whether ``SELECT *`` leaves a column out."""
+    return _INVISIBLE in (column.extra or "")
+
+
+def with_visibility(column: Column, *, visible: bool, mariadb: bool) -> Column:
+    """Return a column that ``SELECT *`` shows, or not, in the words of the catalog."""
+    if visible is not is_invisible(column):
+        return column
+    if visible:
+        extra = (column.extra or "").replace(_INVISIBLE, "").strip(" ,")
+    else:
+        separator = ", " if mariadb else " "
+        extra = separator.join(filter(None, [column.extra, _INVISIBLE]))
+    return replace(column, extra=extra or None)
 
 
 def _default(expression: list[Token], *, mariadb: bool) -> str | None:
