@@ -83,6 +83,36 @@ def test_json_changed_in_part_arrives_whole(mysql: Server) -> None:
     assert b'"only":1' in same_in_snapshot_and_stream(mysql, start)[0]
 
 
+FROM_THE_END = [
+    "JSON_SET(j, '$.list[last]', 'long enough')",
+    "JSON_ARRAY_INSERT(j, '$.list[last]', 4.5)",
+    "JSON_ARRAY_INSERT(j, '$.list[last-9]', 'in front')",
+    "JSON_REMOVE(j, '$.list[last-2][last]')",
+    "JSON_SET(j, '$.list[last-2][last-1]', 2.5, '$.list[last-20]', 0)",
+    "JSON_REMOVE(j, '$.list[0]', '$.list[last]')",
+]
+
+
+def test_places_counted_from_an_array_s_end_are_found(mysql: Server) -> None:
+    document = {"list": [1, [2, 3, 4], 5], "pad": "p" * 300}
+    run(mysql, "CREATE TABLE t (id int PRIMARY KEY, j json)")
+    with sql.connect(mysql, NAME) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO t VALUES (1, %s)", (json.dumps(document),))
+        cursor.execute("COMMIT")
+        start = source_of(mysql, NAME).head()
+        cursor.execute("SET binlog_row_value_options = PARTIAL_JSON")
+        expected = []
+        for change in FROM_THE_END:
+            cursor.execute(f"UPDATE t SET j = {change}")
+            cursor.execute("SELECT j FROM t")
+            expected += [json.loads(text) for (text,) in cursor.fetchall()]
+        cursor.execute("COMMIT")
+
+    found = rows(source_of(mysql, NAME), start)
+
+    assert [json.loads(row["after"])["j"] for row in found] == expected
+
+
 _SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=20)
 _DOCUMENTS = st.recursive(
     _SCALARS.filter(lambda value: not isinstance(value, str) or "\0" not in value),

@@ -33,7 +33,7 @@ _OBJECT, _ARRAY, _LITERAL, _INT16, _UINT16, _INT32, _UINT32 = 1, 3, 4, 5, 6, 7, 
 _TEXT, _OPAQUE = 12, 15
 _INLINE = {_LITERAL: 1, _INT16: 2, _UINT16: 2, _INT32: 4, _UINT32: 4}
 _SCALARS = {**_INLINE, 9: 8, 10: 8, 11: 8}
-_LEG = re.compile(r'\.("(?:[^"\\]|\\.)*"|[^.\[]+)|\[(\d+)\]')
+_LEG = re.compile(r'\.("(?:[^"\\]|\\.)*"|[^.\[]+)|\[(?:(\d+)|last(?:-(\d+))?)\]')
 
 Scalar = tuple[int, bytes]
 Path = list[bytes | int]
@@ -208,7 +208,7 @@ def applied(document: bytes, diffs: bytes) -> bytes:
 
 
 def _path(text: str) -> Path:
-    """Return the steps of ``$.name[3]``."""
+    """Return the steps of ``$.name[3]``; those from the end, as ``[last-1]``, are negative."""
     legs: Path = []
     at = 1
     while at < len(text):
@@ -216,9 +216,11 @@ def _path(text: str) -> Path:
         if leg is None:
             raise ValueError(text)
         at = leg.end()
-        name, index = leg.groups()
+        name, index, from_end = leg.groups()
         if index is not None:
             legs.append(int(index))
+        elif name is None:
+            legs.append(-1 - int(from_end or 0))
         else:
             legs.append((json.loads(name) if name[0] == '"' else name).encode())
     return legs
@@ -235,6 +237,7 @@ def _changed(tree: Any, operation: int, path: Path, value: Any) -> Any:
     last: Any = path[-1]
     there = not isinstance(inside, dict) or last in inside
     if operation == _INSERT and isinstance(inside, list):
+        # The server too puts what is behind the end at the end, and before the start at the start.
         inside.insert(int(last), value)
     elif there is (operation == _INSERT):
         raise KeyError(last)
