@@ -21,7 +21,11 @@ from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load, spec_hash
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Store
-from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, begins_anew
+from airflow_provider_deltaforge.storage.records.checkpoints import (
+    Checkpoints,
+    begins_anew,
+    why_source_is_refused,
+)
 from airflow_provider_deltaforge.storage.records.control import ALIVE_S, Control, ControlRecord
 from airflow_provider_deltaforge.storage.records.fleets import fleet_name
 
@@ -46,7 +50,7 @@ class Applied:
     name: str
     record: ControlRecord
     warnings: tuple[str, ...] = ()
-    """Where it holds secrets itself, which are not kept."""
+    """Where it holds secrets itself, which are not kept; and why its driver would not start."""
 
 
 def apply(store: Store, text: str) -> Applied:
@@ -63,14 +67,16 @@ def apply(store: Store, text: str) -> Applied:
     pipeline.refuse_unbuilt()
     name = pipeline.metadata.name
     withheld = withhold(text, pipeline)
-    for warning in withheld.warnings:
+    refusal = why_source_is_refused(store, name, pipeline.spec.source.id)
+    warnings = [*map(str, withheld.warnings), *([refusal] if refusal else [])]
+    for warning in warnings:
         _log.warning("%s", warning)
     os.environ.update(withheld.values)  # For this process and the drivers that it starts.
     control = Control(store, name)
     stored = withheld.text
     tenant = pipeline.metadata.tenant
     record = control.apply(stored, spec_hash(stored), pipeline.spec.source.id, tenant)
-    return Applied(name, record, tuple(str(warning) for warning in withheld.warnings))
+    return Applied(name, record, tuple(warnings))
 
 
 def awaits_start(store: Store, text: str) -> bool:

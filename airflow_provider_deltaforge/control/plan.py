@@ -8,6 +8,7 @@ from airflow_provider_deltaforge.spec.inline_secrets import withhold
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.spec.yaml_text import parse
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.records.checkpoints import why_source_is_refused
 from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.telemetry.redaction import redacted_value
 
@@ -84,15 +85,18 @@ def _effects(control: Control, source_id: str, changes: tuple[SettingChange, ...
     if record is None:
         yield "it is new; nothing starts it but `deltaforge run`, `serve` or its DAG"
         return
+    refusal = why_source_is_refused(control.store, control.pipeline, source_id)
+    if refusal is not None:
+        yield f"its driver will not start: {refusal}"
     if not changes:
         yield "nothing changes"
         return
     if record.generation and record.desired != "stopped":
         yield "its driver goes on with the former document until it is started again"
-    if record.source_id != source_id:
+    if record.source_id != source_id and refusal is None:
         yield (
             f"the source is {source_id!r} instead of {record.source_id!r}: positions belong to a "
-            "source's id, so the stream begins anew"
+            "source's id, and there are none yet that would be lost"
         )
 
 

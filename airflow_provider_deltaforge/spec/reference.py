@@ -45,6 +45,7 @@ the like see no document: give them the store.
 
 An `id` that is left out becomes the plug-in's type. Two sinks of one type need ids: their
 checkpoints are filed under them. Further processors of one type become `outbox-2`, `outbox-3`.
+The source's id files them, too: a pipeline that has some does not start with another one.
 Ids hold what names hold: letters, digits, `.`, `_` and `-`, up to 100.
 """
 

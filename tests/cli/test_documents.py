@@ -9,6 +9,7 @@ from airflow_provider_deltaforge.cli import serve
 from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.cli.options import DEFAULT_STORE, common_store
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
 from tests.control.bench import DOCUMENT
 
@@ -41,6 +42,16 @@ def test_a_plan_shows_what_apply_then_keeps(pipeline, document):
     assert "transactions: 11" in Control(pipeline, "orders").document()
     assert Control(pipeline, "orders").read().generation == 0
     assert "nothing changes" in deltaforge("plan", str(document))
+
+
+def test_plan_and_apply_say_that_another_source_id_will_not_start(pipeline, document):
+    pipeline.transact([Checkpoints(pipeline, "orders", "shop-db").put("files", {"tx": 1})])
+    document.write_text(DOCUMENT.replace("id: shop-db", "id: other-db"))
+    for command in ("plan", "apply"):
+        found = json.loads(deltaforge(command, str(document), "--json"))
+        assert "its driver will not start: spec.source.config.id" in found["effects"][0]
+    [warning] = found["warnings"]
+    assert "Keep the id (shop-db)" in warning
 
 
 def test_a_pipeline_is_deleted_with_its_name_only(pipeline):

@@ -5,6 +5,7 @@ import yaml
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.plan import ABSENT, plan
 from airflow_provider_deltaforge.control.starting import start
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
 from tests.control.bench import DOCUMENT, job_of
 
@@ -48,10 +49,24 @@ def test_each_setting_that_differs_is_named(store):
 def test_what_follows_for_a_driver_and_for_positions_is_shown(store, backend, dsn):
     pipelines.apply(store, DOCUMENT)
     start(store, job_of(dsn), backend, "test")
-    source = {"type": "scripted", "config": {"id": "other-db"}}
-    [driver, positions] = plan(store, changed(source=source)).effects
+    [driver] = plan(store, changed(batch={"max_events": 7})).effects
     assert "goes on with the former document" in driver
-    assert "begins anew" in positions
+
+
+def test_another_id_of_the_source_is_refused_once_there_are_positions(store):
+    pipelines.apply(store, DOCUMENT)
+    renamed = changed(source={"type": "scripted", "config": {"id": "other-db"}})
+    [effect] = plan(store, renamed).effects
+    assert "none yet" in effect
+
+    store.transact([Checkpoints(store, "orders", "shop-db").put("files", {"tx": 1})])
+    [effect] = plan(store, renamed).effects
+    for part in ("will not start", "'other-db'", "'shop-db'", "`deltaforge reset orders"):
+        assert part in effect
+    [warning] = pipelines.apply(store, renamed).warnings
+    assert warning in effect
+    refused, nothing = plan(store, renamed).effects
+    assert (refused, nothing) == (effect, "nothing changes")
 
 
 def test_no_secret_is_shown(store):

@@ -41,7 +41,7 @@ from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.storage.choice import check_store
 from airflow_provider_deltaforge.storage.location import StoreLocation
-from airflow_provider_deltaforge.storage.records.checkpoints import has_begun
+from airflow_provider_deltaforge.storage.records.checkpoints import has_begun, why_source_is_refused
 from airflow_provider_deltaforge.storage.records.control import (
     Control,
     Progress,
@@ -105,7 +105,7 @@ def _worked(
         context = _take_over(assignment, driver)
         try:
             # Asked to pause or stop before it was there: then it must not read a thing.
-            outcome = wait_while_paused(context) or work(context)
+            outcome = wait_while_paused(context) or _begin(context, work)
             if outcome.why == "stopped":
                 _see_it_said(context)
         finally:
@@ -113,6 +113,18 @@ def _worked(
     except Exception as error:  # noqa: BLE001 - a driver's end is data, for its exit code
         outcome = logged(error)
     return outcome
+
+
+def _begin(context: TaskContext, work: Callable[[TaskContext], Outcome]) -> Outcome:
+    """Work, unless that would skip what the source's former id has not delivered.
+
+    Raises:
+        SpecError: the pipeline's positions belong to another id.
+    """
+    name, source_id = context.pipeline.name, context.pipeline.spec.source.id
+    if refusal := why_source_is_refused(context.store, name, source_id):
+        raise SpecError(refusal)
+    return work(context)
 
 
 def _see_it_said(context: TaskContext) -> None:

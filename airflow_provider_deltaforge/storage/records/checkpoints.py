@@ -14,6 +14,8 @@ from airflow_provider_deltaforge.storage.records.record import Record, now_ms
 
 Position = Mapping[str, Any]
 
+_OF_SINK = "::sink::"
+
 
 class Checkpoint(Record):
     """One sink's position."""
@@ -43,6 +45,26 @@ def has_begun(store: Store, pipeline: str, source_id: str) -> bool:
     return bool(Checkpoints(store, pipeline, source_id).load())
 
 
+def why_source_is_refused(store: Store, pipeline: str, source_id: str) -> str | None:
+    """Return why a pipeline cannot go on with a source's id; None if it can.
+
+    Its positions stay with the former id, while "the snapshot is finished" and the gaps of sinks
+    are the pipeline's: it would begin at the head of the log, with neither log nor rows.
+    """
+    prefix, own = f"{pipeline}/", f"{pipeline}/{source_id}{_OF_SINK}"
+    keys = [key for key, _ in store.items(names.CHECKPOINTS, prefix)]
+    if not keys or any(key.startswith(own) for key in keys):
+        return None
+    former = sorted({key.removeprefix(prefix).partition(_OF_SINK)[0] for key in keys})
+    return (
+        f"spec.source.config.id: {source_id!r}, but the positions of pipeline {pipeline!r} belong "
+        f"to {' and '.join(map(repr, former))}: under another id the stream would begin at the "
+        f"head of the log, without what lies between. Keep the id ({former[-1]}), or begin anew "
+        f"with the new one: `deltaforge stop {pipeline}`, `deltaforge reset {pipeline} --confirm "
+        f"{pipeline}`, and start it again"
+    )
+
+
 class Checkpoints:
     """The checkpoints of one pipeline and source.
 
@@ -61,7 +83,7 @@ class Checkpoints:
         compare: Callable[[Position, Position], int] | None = None,
     ) -> None:
         self._store = store
-        self._prefix = f"{pipeline}/{source_id}::sink::"
+        self._prefix = f"{pipeline}/{source_id}{_OF_SINK}"
         self._compare = compare
         self._known: dict[str, Position] | None = None
         self._held: dict[str, tuple[str, ...] | None] = {}

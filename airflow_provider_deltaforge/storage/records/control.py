@@ -391,7 +391,8 @@ class Control:
                 raise SpecError(
                     f"spec.source.config.id: {source_id!r} belongs to pipeline {holder!r}; two "
                     "pipelines with one source id would share its server id and event ids: "
-                    f"choose another id, or first run {holder!r} with another one"
+                    f"choose another id, or first delete {holder!r}, or apply it with another one "
+                    f"and let it begin anew: `deltaforge reset {holder} --confirm {holder}`"
                 )
             # A holder swaps too: who saw its claim before the record was there comes too late.
             version = slot.version if slot is not None else 0
