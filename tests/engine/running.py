@@ -21,6 +21,10 @@ class RunningLane:
     def _run(self):
         self._outcome = self.lane.run()
 
+    @property
+    def has_ended(self):
+        return self._outcome is not None
+
     def end(self):
         self._thread.join(PATIENCE_S)
         assert self._outcome is not None, "the lane did not end"

@@ -12,14 +12,20 @@ from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats
 from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.second_reader import CatchUpContext
 from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
-from airflow_provider_deltaforge.engine.catch_up.start_positions import StartPositions
+from airflow_provider_deltaforge.engine.catch_up.start_positions import (
+    StartPositions,
+    find_start_positions,
+)
 from airflow_provider_deltaforge.engine.dead_letters.queue import DeadLetterQueue
 from airflow_provider_deltaforge.engine.lane.delivery import Delivery
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.sources.turso.positions import FilePosition
 from airflow_provider_deltaforge.sources.turso.source import TursoSource
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.in_process import InProcess
+from tests.engine.running import RunningLane, events
+from tests.waiting import wait_until
 
 QUORUM = "commit_policy: {mode: quorum, quorum: 2}"
 ANY, BOTH = RequiredSinks(frozenset(), 1), RequiredSinks(frozenset({"one", "two"}), 2)
@@ -44,6 +50,44 @@ def test_sinks_that_are_each_ahead_in_a_table_of_their_own_lack_nothing_from_the
         assert start == polled(a=5, b=3)
     else:
         assert start in stands.values()
+
+
+@pytest.mark.parametrize(
+    ("former", "given_up", "start"),
+    [
+        pytest.param({"main": 80, "side": 20}, ["side"], 80, id="all but the one given up"),
+        pytest.param({"main": 80, "more": 60, "side": 20}, ["side"], 60, id="two of three"),
+        pytest.param({"main": 80, "gone": 20, "side": 30}, ["gone", "side"], 80, id="one leaves"),
+        pytest.param({"main": 80, "side": 20}, ["main", "side"], 20, id="nobody was well"),
+        pytest.param({"main": 80, "side": 20}, [], 20, id="one goes on"),
+    ],
+)
+def test_sinks_that_replace_all_that_were_well_begin_where_those_were(former, given_up, start):
+    pipeline = InProcess(sinks=("new", "side"), optional=("side",))
+    pipeline.begin_at(**former)
+    gaps = Gaps(pipeline.store, pipeline.name)
+    pipeline.store.transact(
+        [gaps.give_up(name, {"tx": former[name]}, "its log is gone", "lost") for name in given_up]
+    )
+    spec = pipeline.context().pipeline
+    positions = find_start_positions(pipeline.store, spec, RequiredSinks.of(spec.spec))
+    assert (positions.start, positions.known["new"]) == ({"tx": start}, {"tx": start})
+    assert set(positions.given_up) == {"side"} & {*given_up}
+
+
+def test_a_lane_whose_sink_is_replaced_goes_on_although_one_that_was_given_up_lacks_a_lost_log():
+    pipeline = InProcess(
+        transactions=100, sinks=("new", "side"), optional=("side",), source="purged_before: 60,"
+    )
+    pipeline.begin_at(main=80, side=20)
+    gap = Gaps(pipeline.store, pipeline.name).give_up("side", {"tx": 20}, "its log is gone", "lost")
+    pipeline.store.transact([gap])
+    running = RunningLane(pipeline)
+    wait_until(lambda: running.has_ended or pipeline.checkpoints().load().get("new") == {"tx": 100})
+    pipeline.want("stopped")
+    assert running.end().why == "stopped"
+    assert {event["after"]["tx"] for event in events(pipeline, "new")} == {*range(81, 101)}
+    assert pipeline.checkpoints().load() == {"new": {"tx": 100}, "side": {"tx": 20}}
 
 
 @pytest.fixture

@@ -59,15 +59,18 @@ def find_start_positions(store: Store, pipeline: Pipeline, policy: RequiredSinks
     stored = checkpoints.load()
     ids = [sink.id for sink in sinks]
     removed = [name for name in stored if name not in ids]
-    given_up = {name: gap for name, gap in gaps.open().items() if name in ids and name in stored}
+    open_gaps = gaps.open()
+    given_up = {name: gap for name, gap in open_gaps.items() if name in ids and name in stored}
     resumed = {wish.sink for wish in gaps.wishes() if wish.wanted == "resume"}
     _refuse(pipeline, policy.lacks(ids, given_up.keys() - resumed), given_up)
     known = {name: stored[name] for name in ids if name in stored and name not in given_up}
     writes: list[Write] = [
         write for name in removed for write in _removed(checkpoints, gaps, rewinds, name)
     ]
-    # Of a document whose sinks are all new, the former ones say how far the log was delivered.
-    base = source.earliest(list(known.values()) or list(stored.values()))
+    # Where none goes on, the former ones say how far the log was delivered. One that was given up
+    # says it only where all were: what it lacks was delivered, and may be gone from the log.
+    healthy = [at for name, at in stored.items() if name not in open_gaps]
+    base = source.earliest(list(known.values()) or healthy or list(stored.values()))
     if base is None:
         return StartPositions(known, None, writes=writes)
     for sink in sinks:
