@@ -2,7 +2,8 @@
 
 A file never keeps half a line of ours: what a crash tore off is cut when the file is opened again,
 and what a failed write left is cut before the error is raised. Half a line of somebody else stops
-the sink. One driver writes a file at a time, with as many writers as its snapshot has.
+the sink. One driver writes a file at a time, with as many writers as its snapshot has. A file that
+lost its name, to a log rotation or to somebody's ``rm``, is left, and one is made anew.
 """
 
 import errno
@@ -56,6 +57,7 @@ _SPAN = struct.Struct("<QQ")
 _LOCK_WAIT_S = 30.0
 _LOCK_POLL_S = 0.005
 _TAKE_ATTEMPTS = 20
+_NAME_ATTEMPTS = 50
 
 
 class UnusableError(Exception):
@@ -67,6 +69,7 @@ class LineFile:
     """One open file that ends with a whole line, shared with other threads of its driver."""
 
     path: Path
+    follow: bool
     descriptor: int
     mark: int
 
@@ -98,7 +101,7 @@ class LineFile:
             hidden = f".{name}{_MARK_SUFFIX}"
             descriptors.append(os.open(hidden, flags | os.O_NOFOLLOW, 0o600, dir_fd=directory))
             _take(descriptors[1])
-            file = cls(root.joinpath(*parts), *descriptors)
+            file = cls(root.joinpath(*parts), follow, *descriptors)
             with file._held():
                 file._end()
             os.fsync(directory)  # The names survive a crash as well.
@@ -110,9 +113,15 @@ class LineFile:
             os.close(directory)
         return file
 
-    def append(self, lines: bytes | memoryview) -> None:
-        """Write whole lines and wait for the disk; what fails leaves nothing behind."""
+    def append(self, lines: bytes | memoryview) -> bool:
+        """Write whole lines and wait for the disk; what fails leaves nothing behind.
+
+        Returns:
+            Whether the path still names the file that they are in. If not, nobody may find them.
+        """
         with self._held():
+            if not (self._is_named() and self._is_marked()):
+                return False
             end = self._end()
             os.pwrite(self.mark, _SPAN.pack(end, end + len(lines)), _OWNER.size)
             os.fdatasync(self.mark)
@@ -126,6 +135,8 @@ class LineFile:
                 # The batch comes again as a whole: no line of it may stay.
                 os.ftruncate(self.descriptor, end)
                 raise
+            # Renamed meanwhile, it may have been packed without these lines, and deleted.
+            return self._is_named()
 
     def close(self) -> None:
         """Close the file, so that another driver may write it."""
@@ -148,6 +159,16 @@ class LineFile:
             yield
         finally:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def _is_named(self) -> bool:
+        """Return whether the path names this file."""
+        present = _identity_of(self.path, follow=self.follow)
+        return present == _identity(os.fstat(self.descriptor))
+
+    def _is_marked(self) -> bool:
+        """Return whether others find the lock, and what is remembered of a write."""
+        hidden = self.path.with_name(f".{self.path.name}{_MARK_SUFFIX}")
+        return _identity_of(hidden, follow=False) == _identity(os.fstat(self.mark))
 
     def _end(self) -> int:
         """Return where the file ends, once what a crash tore off is cut.
@@ -214,9 +235,9 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _identity_of(path: Path) -> tuple[int, int] | None:
+def _identity_of(path: Path, *, follow: bool = True) -> tuple[int, int] | None:
     try:
-        return _identity(path.stat())
+        return _identity(path.stat(follow_symlinks=follow))
     except OSError:
         return None
 
@@ -273,7 +294,8 @@ class FileSink(Sink):
     id: str = "file"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
     path: str
-    """File, or a template such as ``./out/${source.db}.${source.table}.jsonl``."""
+    """File, or a template such as ``./out/${source.db}.${source.table}.jsonl``. Each may be renamed
+    or deleted at any time, as log rotation does: the next batch goes into a new one."""
 
     def dataset(self) -> tuple[str, str]:
         """Return how lineage calls what it writes to."""
@@ -340,11 +362,7 @@ class FileWriter:
         if not parts:
             return f"the path {name!r} leads out of {str(self._root)!r}"
         try:
-            file = self._file(name, parts)
-            if self._claim is not None:
-                # Asked with the file locked: who is frozen from here on keeps others out of it.
-                self._claim.hold()
-            file.append(json_lines(messages))
+            self._append_lines(name, parts, json_lines(messages))
         except UnusableError as error:
             return f"the path {name!r} {error}"
         except OSError as error:
@@ -355,14 +373,30 @@ class FileWriter:
             raise self._error(name, error) from error
         return ""
 
-    def _file(self, name: str, parts: tuple[str, ...]) -> LineFile:
-        if name in self._files:
+    def _append_lines(self, name: str, parts: tuple[str, ...], lines: memoryview) -> None:
+        file = self._file(name, parts)
+        for _ in range(_NAME_ATTEMPTS):
+            if self._claim is not None:
+                # Asked with the file locked: who is frozen from here on keeps others out of it.
+                self._claim.hold()
+            if file.append(lines):
+                return
+            file = self._file(name, parts, nameless=file)
+        raise OSError(errno.ESTALE, "it is renamed or deleted whenever it is written")
+
+    def _file(
+        self, name: str, parts: tuple[str, ...], nameless: LineFile | None = None
+    ) -> LineFile:
+        """Return the open file of a name; a new one in place of one that has lost it."""
+        if name in self._files and nameless is None:
             self._files.move_to_end(name)
             return self._files[name]
-        while len(self._files) >= self._open_files_max:
+        while nameless is None and len(self._files) >= self._open_files_max:
             self._files.popitem(last=False)[1].close()
         follow = self._is_fixed and name == self._fixed
         self._files[name] = LineFile.open(self._root, parts, follow=follow)
+        if nameless is not None:
+            nameless.close()  # Not before: its lock keeps other drivers out.
         return self._files[name]
 
     def _parts(self, name: str) -> tuple[str, ...]:
