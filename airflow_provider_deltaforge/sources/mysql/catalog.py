@@ -119,6 +119,18 @@ def kind_of(connection: Any, db: str, table: str) -> str | None:
     return str(kinds[0][0]) if kinds else None
 
 
+def is_transactional(connection: Any, db: str, table: str) -> bool:
+    """Return whether a table's engine undoes what is rolled back; False for no table."""
+    found = fetch(
+        connection,
+        "SELECT TRANSACTIONS, SAVEPOINTS FROM information_schema.TABLES "
+        "JOIN information_schema.ENGINES USING (ENGINE) "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        (db, table),
+    )
+    return [tuple(row) for row in found] == [("YES", "YES")]
+
+
 def load_locked(connection: Any, db: str, table: str) -> tuple[TableSchema | None, LogPosition]:
     """Return a table's schema together with a place in the log at which it looks like that.
 

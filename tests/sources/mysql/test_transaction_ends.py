@@ -1,6 +1,7 @@
 """What ends a transaction in the log, and what does not: its GTID is counted in any case."""
 
 import struct
+from collections.abc import Sequence
 from uuid import UUID
 
 import numpy as np
@@ -132,20 +133,32 @@ class Capturing(Recorder):
         return captured_plan(table, {}, None)
 
 
+class Undoing(Capturing):
+    """Captures tables that undo what is rolled back."""
+
+    def is_transactional(self, db: str, table: str) -> bool:
+        return True
+
+
 def _read(
-    info: MySqlServer, *events: tuple[int, bytes], catalog: Recorder | None = None
+    info: MySqlServer,
+    *events: tuple[int, bytes],
+    catalog: Recorder | None = None,
+    behind: Sequence[tuple[int, bytes]] = (),
 ) -> BinlogSegmenter:
-    """Read what a server cannot be made to log here."""
+    """Read what a server cannot be made to log here; a part is handed out before ``behind``."""
     begin = LogPosition("binlog.000001", 4, GtidPos() if info.mariadb else GtidSet(), info.uuid)
     segmenter = BinlogSegmenter(info, begin, catalog or Recorder())
-    received, end = bytearray(), 4
-    for kind, body in [(f.FORMAT, bytes(105)), *events]:
-        end += f.HEADER + len(body)
-        event = b"\0" + _event(kind, body, end)
-        received += len(event).to_bytes(3, "little") + b"\1" + event
-    raw = np.frombuffer(bytes(received), np.uint8).copy()
-    segmenter.feed(raw, 0, len(raw))
-    segmenter.cut()
+    end = 4
+    for part in ([(f.FORMAT, bytes(105)), *events], behind):
+        received = bytearray()
+        for kind, body in part:
+            end += f.HEADER + len(body)
+            event = b"\0" + _event(kind, body, end)
+            received += len(event).to_bytes(3, "little") + b"\1" + event
+        raw = np.frombuffer(bytes(received), np.uint8).copy()
+        segmenter.feed(raw, 0, len(raw))
+        segmenter.cut(full=part is not behind and bool(behind))
     return segmenter
 
 
@@ -168,14 +181,35 @@ def test_a_transaction_behind_one_whose_end_was_not_seen_counts_both() -> None:
     assert (segment.positions.transactions[:, TX_STOP] > 0).all()
 
 
-def test_rows_whose_end_was_not_seen_are_refused() -> None:
-    number = (7).to_bytes(6, "little") + b"\0\0"
-    names = b"\4shop\0\1t\0"
-    table = (f.TABLE_MAP, number + names + b"\1\3\0\0" + b"\4\3\2id\x08\1\0")
-    row = (30, number + b"\2\0\1\1\0" + struct.pack("<i", 5))
+_NUMBER = (7).to_bytes(6, "little") + b"\0\0"
+_TABLE = (f.TABLE_MAP, _NUMBER + b"\4shop\0\1t\0" + b"\1\3\0\0" + b"\4\3\2id\x08\1\0")
+_ROW = (30, _NUMBER + b"\2\0\1\1\0" + struct.pack("<i", 5))
 
+
+def test_rows_whose_end_was_not_seen_are_refused() -> None:
     with pytest.raises(FatalError, match="whose end is not known"):
-        _read(MYSQL, _gtid(1), _query(b"BEGIN"), table, row, _gtid(2), catalog=Capturing())
+        _read(MYSQL, _gtid(1), _query(b"BEGIN"), _TABLE, _ROW, _gtid(2), catalog=Capturing())
+
+
+def test_rows_that_mysql_rolled_back_are_refused() -> None:
+    events = (_gtid(1), _query(b"BEGIN"), _TABLE, _ROW, _query(b"ROLLBACK"))
+    with pytest.raises(FatalError, match="which of its rows stayed"):
+        _read(MYSQL, *events, catalog=Undoing())
+
+
+@pytest.mark.parametrize("end", [b"ROLLBACK", b"ROLLBACK TO `a`"])
+def test_rows_that_were_handed_out_before_their_rollback_are_refused(end: bytes) -> None:
+    events = (_mariadb_gtid(1), _TABLE, _ROW, _query(b"SAVEPOINT `a`"), _TABLE, _ROW)
+    found = _read(MARIADB, *events, _query(end), XID, catalog=Undoing())
+    assert sum(len(segment.rows) for segment in found.ready) == (end != b"ROLLBACK")
+    with pytest.raises(FatalError, match="a part of it is delivered already"):
+        _read(MARIADB, *events, catalog=Undoing(), behind=[_query(end), XID])
+
+
+def test_a_savepoint_that_the_log_does_not_hold_is_refused() -> None:
+    events = (_mariadb_gtid(1), _TABLE, _ROW, _query(b"ROLLBACK TO `a`"), XID)
+    with pytest.raises(FatalError, match="does not say where its savepoint a was"):
+        _read(MARIADB, *events, catalog=Undoing())
 
 
 def test_what_stands_in_for_an_event_that_mariadb_does_not_send_ends_nothing() -> None:

@@ -31,6 +31,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.versioned_tables import (
     period_of,
 )
 from airflow_provider_deltaforge.sources.mysql.catalog import (
+    is_transactional,
     kind_of,
     load_locked,
     load_table,
@@ -131,6 +132,10 @@ class _LiveCatalog:
     def kind(self, key: Key) -> str | None:
         """Return what a name is the name of."""
         return self._asked(lambda connection: kind_of(connection, *key), _describing(key))
+
+    def is_transactional(self, key: Key) -> bool:
+        """Return whether a table's engine undoes what is rolled back."""
+        return self._asked(lambda connection: is_transactional(connection, *key), _describing(key))
 
     def log_says_all(self) -> bool:
         """Return whether the server writes full row metadata; asked until ``forget``."""
@@ -239,6 +244,10 @@ class CatalogView:
     def without_temporary(self, statement: Statement, db: str, session: int) -> Statement:
         """Return what a statement does to other tables than the session's temporary ones."""
         return self._temporary.without(statement, db, session)
+
+    def is_transactional(self, db: str, table: str) -> bool:
+        """Return whether a table's engine undoes what is rolled back."""
+        return self._live.is_transactional((db, table))
 
     def changed(self, statement: Statement, db: str, sql: str) -> tuple[TableSchema, ...]:
         """Apply a statement to the schemas; return those of captured tables that are known.

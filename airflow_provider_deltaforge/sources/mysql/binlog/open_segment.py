@@ -24,7 +24,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.table_map import (
 )
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
 from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode
-from airflow_provider_deltaforge.sources.mysql.ddl.statements import Statement
+from airflow_provider_deltaforge.sources.mysql.ddl.statements import Key, Statement
 from airflow_provider_deltaforge.sources.mysql.positions import (
     TX_COLUMNS,
     BinlogTxPositions,
@@ -60,6 +60,9 @@ class Catalog(Protocol):
 
     def without_temporary(self, statement: Statement, db: str, session: int) -> Statement:
         """Return what a statement does to other tables than the session's temporary ones."""
+
+    def is_transactional(self, db: str, table: str) -> bool:
+        """Return whether a table's engine undoes what is rolled back."""
 
     def server_restarted(self) -> None:
         """Record that the server was started anew here: sessions before it ended."""
@@ -163,6 +166,21 @@ class CutTransaction:
     rows: int = 0
     delivered: int = 0
     skip: int = 0
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A place in a transaction.
+
+    Attributes:
+        tx: ordinal of the transaction in the segment.
+        name: in small letters.
+        rows: how many row events of the segment come before it.
+    """
+
+    tx: int
+    name: str
+    rows: int
 
 
 class EventBuffer:
@@ -295,6 +313,7 @@ class OpenSegment:
         plans: of tables.
         cut_tx: what was handed out of the open transaction.
         changes: schema changes, in order.
+        savepoints: in order, of the open transaction and maybe of others.
         events: of the segment, and what came behind them.
         scanned: what was found in them.
     """
@@ -308,6 +327,7 @@ class OpenSegment:
         self.plans = TablePlans(catalog, mariadb=info.mariadb)
         self.cut_tx = CutTransaction()
         self.changes: list[SchemaChange] = []
+        self.savepoints: list[Savepoint] = []
         self.events = EventBuffer()
         self.scanned = ScanTables()
         self._next = 0
@@ -326,12 +346,37 @@ class OpenSegment:
         """Return the positions of the segment's first transactions, an int64 table of them."""
         return BinlogTxPositions(self.position, self.file, transactions, tuple(self.origins.names))
 
+    @property
+    def open_tx(self) -> int:
+        """Ordinal of the transaction that began last."""
+        return int(self.scanned.state[f.TX_COUNT]) - 1
+
     def rows_of_open_tx(self) -> int:
         """Return how many captured row events the open transaction has so far."""
-        rows = self.scanned.rows[: self.scanned.rows_count]
-        mine = rows[rows[:, f.ROW_TX] == self.scanned.state[f.TX_COUNT] - 1]
         cut = self.cut_tx
-        return int(self._captured(mine).sum()) + (cut.delivered > 0 and cut.continues)
+        return len(self._captured_of_open_tx()) + (cut.delivered > 0 and cut.continues)
+
+    def tables_with_rows(self, first: int, stop: int | None = None) -> set[Key]:
+        """Return the captured tables of some of the open transaction's row events.
+
+        Args:
+            first: ordinal of the first row event.
+            stop: ordinal of the first one behind them; None: all of them.
+        """
+        maps = self._captured_of_open_tx(first, stop)[:, f.ROW_MAP]
+        plans = [self.plans.plans.plans[ordinal] for ordinal in self.scanned.map_plans[maps]]
+        return {(plan.db, plan.table) for plan in plans}
+
+    def drop_rows(self, first: int) -> None:
+        """Forget the open transaction's row events from an ordinal on."""
+        rows = self.scanned.rows[: self.scanned.rows_count]
+        begin = int(np.searchsorted(rows[:, f.ROW_TX], self.open_tx))
+        self.scanned.state[f.ROWS_COUNT] = max(begin, first)
+
+    def _captured_of_open_tx(self, first: int = 0, stop: int | None = None) -> Any:
+        rows = self.scanned.rows[: self.scanned.rows_count][first:stop]
+        mine = rows[rows[:, f.ROW_TX] == self.open_tx]
+        return mine[self._captured(mine)]
 
     def require_nothing_handed_out(self) -> None:
         """Check that the open transaction, which never committed, may be left out.
@@ -400,3 +445,4 @@ class OpenSegment:
         self.scanned.clear()
         self._next = 0
         self.changes = []
+        self.savepoints = []

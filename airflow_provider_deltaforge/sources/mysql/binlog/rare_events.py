@@ -13,9 +13,13 @@ from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.mysql.binlog import framing_kernel as f
 from airflow_provider_deltaforge.sources.mysql.binlog.log_segment import SchemaChange
 from airflow_provider_deltaforge.sources.mysql.binlog.open_segment import Catalog, OpenSegment
+from airflow_provider_deltaforge.sources.mysql.binlog.undone_rows import (
+    note_savepoint,
+    undo_rows,
+)
 from airflow_provider_deltaforge.sources.mysql.charsets import decode_text
 from airflow_provider_deltaforge.sources.mysql.ddl import statements
-from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode, tokens_of
+from airflow_provider_deltaforge.sources.mysql.ddl.lexer import SqlMode
 
 _THREAD_SPECIFIC, _IGNORABLE = 0x04, 0x80
 _GTIDS = {f.GTID, f.ANONYMOUS_GTID, f.GTID_TAGGED, f.MARIADB_GTID}
@@ -153,7 +157,7 @@ def _query(segment: OpenSegment, catalog: Catalog, event: bytes) -> None:
     if segment.info.lower_names:
         statement, db = statements.lowered(statement), db.lower()
     if statement.kind == statements.CONTROL:
-        if _control(segment, statement.verb, sql):
+        if _control(segment, catalog, statement.verb, sql, mode):
             return
         inside = False
     elif statement.kind in (statements.DML, statements.OTHER):
@@ -235,16 +239,12 @@ def _sql_mode(status: bytes) -> SqlMode:
     return SqlMode(bool(bits & _ANSI_QUOTES), not bits & _NO_BACKSLASH_ESCAPES)
 
 
-def _control(segment: OpenSegment, verb: str, sql: str) -> bool:
+def _control(segment: OpenSegment, catalog: Catalog, verb: str, sql: str, mode: SqlMode) -> bool:
     """Process a statement about transactions; return whether the open one goes on."""
+    if verb.startswith("SAVEPOINT"):
+        note_savepoint(segment, sql, mode)
     if verb.startswith("ROLLBACK"):
-        if segment.rows_of_open_tx():
-            raise FatalError(
-                f"{segment.place}: a transaction over transactional and other tables was "
-                "rolled back in part, so the log does not say which rows stayed; use InnoDB for "
-                "all captured tables and take a new snapshot"
-            )
-        return any(token.upper == "TO" for token in tokens_of(sql))
+        return undo_rows(segment, catalog, sql, mode)
     return verb not in ("XA COMMIT", "XA ROLLBACK", "COMMIT")
 
 

@@ -123,6 +123,10 @@ class Recorder:
             return statement
         return self.temporary.without(statement, db, session)
 
+    def is_transactional(self, db: str, table: str) -> bool:
+        """Rely on nothing: no table is captured."""
+        return False
+
     def server_restarted(self) -> None:
         """Forget the temporary tables, whose sessions ended."""
         if self.temporary is not None:
