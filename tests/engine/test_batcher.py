@@ -1,11 +1,17 @@
 """Batches end at transaction borders, and waiting for one costs nothing."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
-from airflow_provider_deltaforge.engine.read.batcher import Batcher, BatchLimits
+from airflow_provider_deltaforge.engine.read.batcher import Batcher, BatchLimits, CuttingBatcher
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA, ChangeBatch
 from airflow_provider_deltaforge.sinks.kafka import KafkaSink
+from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from airflow_provider_deltaforge.sources.turso.polling import PollPositions
+from airflow_provider_deltaforge.sources.turso.positions import FilePosition
+from airflow_provider_deltaforge.sources.turso.source import TursoSource
 from airflow_provider_deltaforge.spec.policies import Batch
 
 
@@ -123,3 +129,42 @@ def test_a_sink_may_wish_for_larger_batches_where_the_document_does_not_say(
 ):
     sink = KafkaSink(brokers="b:9092", topic="t", exactly_once=exactly_once)
     assert BatchLimits.of(Batch(**batch), [sink]).max_events == events
+
+
+LIMITS = BatchLimits(max_events=1000, max_bytes=10**6, max_age_s=0.0)
+
+
+def polled(**tables):
+    return FilePosition("polling", tables=tables).as_json()
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_batch_ends_where_a_sink_stands(place):
+    batcher = CuttingBatcher(LIMITS, ScriptedSource(), {"tx": 0}, [{"tx": place}])
+    out = [*batcher.add(batch_of(4, 4, 4), 0.0), batcher.rest()]
+    assert out[0].position == {"tx": place}
+    assert out[0].rows.num_rows == 4 * place
+
+
+@pytest.mark.parametrize(
+    "place",
+    [{"a": 7, "b": 3}, {"a": 4, "b": 5}, {"a": 6, "b": 5}],
+    ids=["further in a", "further in b", "behind both"],
+)
+def test_no_batch_claims_what_another_order_of_tables_has_yet_to_bring(place):
+    """A sink has read table ``a`` before ``b``; here the rows of ``b`` come first."""
+    source = TursoSource.model_construct(id="polled")
+    start = {"a": 5, "b": 3}
+    batcher = CuttingBatcher(LIMITS, source, polled(**start), [polled(**place)])
+    out = []
+    for table, values in (("b", (4, 5, 6)), ("a", (6, 7, 8))):
+        positions = PollPositions(dict(start), table, values)
+        start[table] = values[-1]
+        batch = replace(batch_of(1, 1, 1), positions=positions, end=polled(**start))
+        out += [*batcher.add(batch, 0.0), batcher.rest()]
+    reached = {"a": 5, "b": 3}
+    for batch in [batch for batch in out if batch is not None]:
+        position = FilePosition.from_json(batch.position).tables
+        rows = sum(position[name] - reached[name] for name in reached)
+        assert rows == batch.rows.num_rows
+        reached = position

@@ -229,17 +229,15 @@ class _RejoinBatcher(CuttingBatcher):
         at: Position,
         further: Callable[[Position], Sequence[Position]],
     ) -> None:
-        super().__init__(BatchLimits.of(spec.batch), spec.source, ())
+        super().__init__(BatchLimits.of(spec.batch), spec.source, at, ())
         self._further = further
         self._covers = spec.source.covers
         self._rejoin_point = rejoin_point
-        self._end = at
 
     def add(self, batch: ChangeBatch, now_s: float) -> Iterator[SourceBatch]:
         """Take in a decoded batch, and yield every batch that is full or ends at the place."""
         at, end = self._rejoin_point.at, self._end
         self._places = [*self._further(end), *([] if self._covers(end, at) else [at])]
-        self._end = batch.end
         yield from super().add(batch, now_s)
 
 

@@ -224,7 +224,7 @@ class Lane:
 
     def _carry(self, opened: OpenLog) -> Outcome:
         reader, log = opened.reader, WatchedLog(self._source, opened.start, opened.admit)
-        pump = self._read_ahead(reader, log)
+        pump = self._read_ahead(reader, log, opened.start)
         shared = CatchUpContext(
             self._context,
             self._stats,
@@ -282,13 +282,13 @@ class Lane:
         return Outcome(self._heartbeat.why)
 
     def _read_ahead(
-        self, reader: LogReader, log: WatchedLog
+        self, reader: LogReader, log: WatchedLog, start: Position
     ) -> ReadAhead[RenderedBatch | CopyWindow]:
         spec = self._context.pipeline.spec
         limits = BatchLimits.of(spec.batch, spec.sinks)
         pump: ReadAhead[RenderedBatch | CopyWindow] = ReadAhead(
             reader,
-            CuttingBatcher(limits, self._source, self._skip_list.places),
+            CuttingBatcher(limits, self._source, start, self._skip_list.places),
             partial(self._prepare, self._rendering.ahead(self._skip_list.goes)),
             spec.batch.max_inflight,
             self._stats.report_read_error,

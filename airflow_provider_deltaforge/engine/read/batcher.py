@@ -265,22 +265,29 @@ class CuttingBatcher(Batcher):
     """A batcher that ends a batch at each of some positions: where sinks stand that hold more.
 
     Read again, the log may be cut otherwise than before. A sink that is to be given nothing twice
-    can only skip whole batches.
+    can only skip whole batches. Where positions have no total order, a place may lie beside what is
+    read: a batch that ended there would claim changes that are still to come.
 
     Args:
         limits: as of every batch.
         source: compares positions.
+        start: where the log is read from.
         places: where to cut.
     """
 
-    def __init__(self, limits: BatchLimits, source: Source, places: Sequence[Position]) -> None:
+    def __init__(
+        self, limits: BatchLimits, source: Source, start: Position, places: Sequence[Position]
+    ) -> None:
         super().__init__(limits)
         self._source = source
+        self._end = start
         self._places = list(places)
 
     def add(self, batch: ChangeBatch, now_s: float) -> Iterator[SourceBatch]:
         """Take in a decoded batch, and yield every batch that is full or ends at a place."""
-        for place, upto in self._cuts(batch):
+        cuts = self._cuts(batch)
+        self._end = batch.end
+        for place, upto in cuts:
             front, batch = split_at(batch, upto, place)
             yield from super().add(front, now_s)
             if (rest := self.rest()) is not None:
@@ -290,14 +297,14 @@ class CuttingBatcher(Batcher):
     def _cuts(self, batch: ChangeBatch) -> list[tuple[Position, int]]:
         """Return the places that lie in a batch, each with the row before which it lies."""
         covers = self._source.covers
-        if not self._places or batch.end is None:
-            return []
         found = []
         for place in list(self._places):
-            if covers(place, batch.end) and not covers(batch.end, place):
+            if not covers(batch.end, place):
                 continue  # It lies behind this batch.
             self._places.remove(place)
-            found.append((rows_upto(batch, place, covers), place))
+            row = rows_upto(batch, place, covers)
+            if self._lies_at(batch, row, place):
+                found.append((row, place))
         found.sort(key=lambda cut: cut[0])
         passed = 0
         cuts = []
@@ -305,6 +312,19 @@ class CuttingBatcher(Batcher):
             cuts.append((place, row - passed))
             passed = row
         return cuts
+
+    def _lies_at(self, batch: ChangeBatch, row: int, place: Position) -> bool:
+        """Return whether everything in front of a row is before a place, and nothing else is."""
+        covers = self._source.covers
+        if row == 0 and not covers(place, self._end):
+            return False
+        if row == batch.rows.num_rows:
+            return True
+        rows, following = batch.rows, batch.rows["tx"][row].as_py()
+        is_open = batch.open_tx and not rows["tx_end"][-1].as_py()
+        if is_open and following == rows["tx"][-1].as_py():
+            return True
+        return covers(batch.positions.after(following), place)
 
 
 def rows_upto(
