@@ -51,5 +51,5 @@ def events(pipeline, sink="out"):
     return [orjson.loads(message.value) for message in pipeline.log(sink).messages()]
 
 
-def places(pipeline):
-    return [(event["after"]["tx"], event["after"]["row"]) for event in events(pipeline)]
+def places(pipeline, sink="out"):
+    return [(event["after"]["tx"], event["after"]["row"]) for event in events(pipeline, sink)]

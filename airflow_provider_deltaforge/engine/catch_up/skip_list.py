@@ -1,4 +1,4 @@
-"""Sinks that hold more than where the lane begins to read: they skip what they hold."""
+"""Sinks that hold more than where the lane reads: they skip what they hold."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -9,12 +9,15 @@ from airflow_provider_deltaforge.sources.contract import Source
 class SkipList:
     """Which sinks lack a batch. Used by the delivery thread.
 
+    Where the lane begins, batches are cut at the place of every sink that is ahead of it, so none
+    gets again what it holds. A sink that joins later may stand inside a batch that is read already.
+
     Args:
         source: compares positions.
         sink_ids: every sink.
         known: the sinks' checkpoints.
         start: where the lane begins to read.
-        exact: sinks that are given nothing twice; batches are cut where they stand.
+        cut: sinks where batches are cut, if they are ahead of that.
         left: sinks that the lane begins without.
     """
 
@@ -24,13 +27,12 @@ class SkipList:
         sink_ids: Sequence[str],
         known: Mapping[str, Position] | None = None,
         start: Position | None = None,
-        exact: Collection[str] = (),
+        cut: Collection[str] = (),
         left: Collection[str] = (),
     ) -> None:
         self._source = source
         self._sink_ids = list(sink_ids)
-        self._exact = frozenset(exact).difference(left)
-        self._rejoined: set[str] = set()
+        self._cut = frozenset(cut).difference(left)
         self._left: set[str] = set(left)
         self._ahead = {
             name: position
@@ -41,7 +43,7 @@ class SkipList:
     @property
     def places(self) -> list[Position]:
         """Return where batches are cut."""
-        return [at for name, at in self._ahead.items() if name in self._exact]
+        return [at for name, at in self._ahead.items() if name in self._cut]
 
     def goes(self, name: str) -> bool:
         """Return whether a sink goes with the lane. Called from any thread."""
@@ -50,11 +52,10 @@ class SkipList:
     def leave(self, name: str) -> None:
         """Go on without a sink, until it joins."""
         self._left.add(name)
-        self._rejoined.discard(name)
         self._ahead.pop(name, None)
-        self._exact -= {name}  # No batch is cut where it joins again: what follows there it lacks.
+        self._cut -= {name}  # No batch is cut where it joins again.
 
-    def join(self, name: str, position: Position, lane_at: Position | None = None) -> None:
+    def join(self, name: str, position: Position, lane_at: Position) -> None:
         """Go on with a sink that holds everything up to a position.
 
         Args:
@@ -63,19 +64,12 @@ class SkipList:
             lane_at: the lane's; if the sink is not ahead of that, it has nothing to skip.
         """
         self._left.discard(name)
-        if lane_at is None or not self._source.covers(lane_at, position):
+        if not self._source.covers(lane_at, position):
             self._ahead[name] = position
 
     def holders(self, position: Position | None) -> list[str]:
         """Return the sinks that hold a batch already."""
-        if not self._ahead:
-            return []
-        lacking = self.behind(position)
-        return [name for name in self._going if name not in lacking]
-
-    @property
-    def _going(self) -> list[str]:
-        return [name for name in self._sink_ids if name not in self._left]
+        return [name for name in self._going if self._holds(name, position)]
 
     @property
     def any(self) -> bool:
@@ -83,35 +77,34 @@ class SkipList:
         return bool(self._ahead)
 
     def behind(self, position: Position | None) -> list[str]:
-        """Return the sinks that do not hold this batch yet.
+        """Return the sinks that do not hold this batch yet, or not all of it."""
+        return [name for name in self._going if not self._holds(name, position)]
 
-        A sink that was given a part of a transaction is given all that follows as well, although
-        it may hold it: the part alone would leave it with an older state. One that is given
-        nothing twice lacks nothing before the place where it stands.
-        """
-        if not self._ahead:
-            return self._going
-        if position is None:
-            self._rejoined.update(self._ahead.keys() - self._exact)
-            return [name for name in self._going if name not in self._ahead.keys() & self._exact]
-        ahead = self._still(position)
-        return [name for name in self._going if name not in ahead or name in self._rejoined]
+    def is_ahead(self, name: str) -> bool:
+        """Return whether a sink holds something behind what the lane has passed."""
+        return name in self._ahead
+
+    def return_to_lane(self, name: str) -> None:
+        """Note that a sink is given again what it holds, beginning with where the lane is."""
+        self._ahead.pop(name, None)
 
     def passed(self, position: Position | None) -> None:
-        """Note the end of a batch: what follows the place where an exact sink stands, it lacks."""
+        """Note the end of a batch: what follows the place where a sink stands, it lacks."""
         if position is not None:
-            for name in self._ahead.keys() & self._exact:
-                if self._source.covers(position, self._ahead[name]):
+            for name, at in list(self._ahead.items()):
+                if self._source.covers(position, at):
                     del self._ahead[name]
 
-    def reached(self, position: Position) -> list[str]:
-        """Return the sinks whose checkpoint moves to a position; forget that they were ahead."""
-        ahead = self._still(position) if self._ahead else ()
-        return [name for name in self._going if name not in ahead]
+    @property
+    def _going(self) -> list[str]:
+        return [name for name in self._sink_ids if name not in self._left]
 
-    def _still(self, position: Position) -> set[str]:
-        """Return the sinks whose checkpoint lies at or behind a position; forget the others."""
-        for name, at in list(self._ahead.items()):
-            if not self._source.covers(at, position):
-                del self._ahead[name]
-        return set(self._ahead)
+    def _holds(self, name: str, position: Position | None) -> bool:
+        """Return whether a sink holds a batch that ends at a position; None: in a transaction.
+
+        A batch that is cut where the sink stands is before that place as a whole, or behind it.
+        """
+        at = self._ahead.get(name)
+        if at is None:
+            return False
+        return name in self._cut if position is None else self._source.covers(at, position)

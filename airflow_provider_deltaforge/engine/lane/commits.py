@@ -38,7 +38,7 @@ class Commits:
         shared: the lane's.
         delivery: makes the writes of the sinks, and acknowledges to the source.
         reader: of the lane.
-        skip_list: which sinks have come so far.
+        skip_list: which sinks stand further on.
         parts: what is stored together with checkpoints.
         store: stores writes, with dead letters, under the lane's fence.
     """
@@ -139,7 +139,7 @@ class Commits:
             return
         begun_s = time.perf_counter()
         self._pending, self._holds_rows, self._is_counting = None, False, False
-        names = self._skip_list.reached(position)
+        names = self._skip_list.behind(position)
         writes, ends_by = parts.source_identity.passed(position)
         arrivals = shared.retry(lambda: parts.tables.passed(position, self._reader))
         writes = [*writes, *arrivals]

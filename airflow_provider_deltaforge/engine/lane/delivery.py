@@ -132,7 +132,7 @@ class Delivery:
             Exception: what a sink could not do that the pipeline does not go on without.
         """
         position = batch.source.position
-        sink_batches = self._sink_batches(batch, self._skip_list.behind(position))
+        sink_batches = self._sink_batches(batch, self._lacking(batch))
         self._shared.retry(self._heartbeat.confirm)
         rules = DeliveryRules(
             self._heartbeat.gives_up,
@@ -163,8 +163,29 @@ class Delivery:
         if self._lagging.tend():
             self._shared.retry(self._dead_letters.read_on)
         # Whoever was not given it, whatever was told of who joins: its checkpoint moves with it.
-        lacking = self._skip_list.behind(batch.source.position)
-        return self._sink_batches(batch, [name for name in lacking if name not in batch.receivers])
+        lacking = [name for name in self._lacking(batch) if name not in batch.receivers]
+        return self._sink_batches(batch, lacking)
+
+    def _lacking(self, batch: RenderedBatch) -> list[str]:
+        """Return the sinks that are given a batch.
+
+        The checkpoint of one that holds a part of it goes back to the lane first. Where it is, the
+        next lane could leave out what follows that part: older states would be the sink's last.
+        """
+        names = self._skip_list.behind(batch.source.position)
+        back = [name for name in names if self._skip_list.is_ahead(name)]
+        if moved := [name for name in back if name not in self._exact]:
+            self._shared.retry(lambda: self._return_to_lane(moved))
+        for name in back:
+            self._skip_list.return_to_lane(name)
+        return names
+
+    def _return_to_lane(self, names: Sequence[str]) -> None:
+        context, at = self._shared.context, self._lagging.rejoin_point.at
+        writes = [self._checkpoints.put(name, at, back=True) for name in names]
+        context.store.transact(writes, context.fence)
+        for name in names:
+            self._shared.stats.caught_up(name, at, None)
 
     def _sink_batches(
         self, batch: RenderedBatch, sink_ids: Sequence[str]

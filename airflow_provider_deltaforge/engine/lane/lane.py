@@ -348,11 +348,11 @@ class Lane:
         self._data_drift.load()
         stored = self._checkpoints.load()
         reach(CrashPoint.START_POSITION_STORED)
-        exact = {*self._sink_positions.sink_ids, *positions.fresh}
+        # Without an order, another reading may not come by the place where a sink stands.
+        once = [*self._sink_positions.sink_ids, *positions.fresh]
+        cut = self._sink_ids if self._source.is_ordered(start) else once
         left = (*positions.behind, *positions.given_up)
-        self._skip_list = SkipList(
-            self._source, self._sink_ids, positions.known, start, exact, left
-        )
+        self._skip_list = SkipList(self._source, self._sink_ids, positions.known, start, cut, left)
         self._stats.checkpointed(start, [])
         for name, at in stored.items():
             self._stats.caught_up(name, at, None)

@@ -149,6 +149,10 @@ class TursoSource(Source):
         """Return whether everything up to ``position`` is also before ``at``."""
         return positions.covers(at, position)
 
+    def is_ordered(self, position: Position) -> bool:
+        """Return whether one change always comes before the other: polling reads by tables."""
+        return positions.FilePosition.from_json(position).mode != "polling"
+
     def earliest(self, positions: Sequence[Position]) -> Position | None:
         """Return where reading misses nothing behind any position; None without any."""
         return polled_by_all(positions) or super().earliest(positions)
