@@ -126,4 +126,9 @@ def delivery():
 def test_a_sink_that_is_behind_no_more_counts_although_it_has_not_joined(delivery):
     assert delivery.is_enough(["one"], {"tx": 7})
     assert not delivery.is_enough(["one"], {"tx": 8})
+
+
+def test_one_that_is_further_than_all_whole_transactions_holds_the_open_one(delivery):
+    assert delivery.is_enough(["one"], None, {"tx": 6})
+    assert not delivery.is_enough(["one"], None, {"tx": 7})
     assert not delivery.is_enough(["one"], None)

@@ -164,17 +164,24 @@ class LaggingSinks:
         found: Position | None = self._source.earliest([position, *behind])
         return position if found is None else found
 
-    def holders(self, position: Position | None) -> list[str]:
-        """Return who holds a batch up to a position, although it has not joined.
+    def holders(self, position: Position | None, boundary: Position | None = None) -> list[str]:
+        """Return who holds a batch, although it has not joined.
 
         A sink that is given nothing twice joins only where the lane stands, which may wait for it.
+
+        Args:
+            position: where the batch ends; None inside a transaction, which whoever is further than
+                all whole ones holds to its end.
+            boundary: behind the last whole transaction of what ends inside another.
         """
-        if position is None:
-            return []
         covers = self._source.covers
-        return [
-            name for name, catching_up in self._behind.items() if covers(catching_up.at, position)
-        ]
+        at = {name: catching_up.at for name, catching_up in self._behind.items()}
+        if position is not None:
+            return [name for name in at if covers(at[name], position)]
+        passed = self.rejoin_point.at if boundary is None else boundary
+        if not self._source.is_ordered(passed):
+            return []
+        return [name for name in at if not covers(passed, at[name])]
 
     @property
     def any(self) -> bool:

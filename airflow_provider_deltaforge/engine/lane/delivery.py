@@ -131,12 +131,12 @@ class Delivery:
         Raises:
             Exception: what a sink could not do that the pipeline does not go on without.
         """
-        position = batch.source.position
+        source = batch.source
         sink_batches = self._sink_batches(batch, self._lacking(batch))
         self._shared.retry(self._heartbeat.confirm)
         rules = DeliveryRules(
             self._heartbeat.gives_up,
-            enough=lambda taken: self.is_enough(taken, position),
+            enough=lambda taken: self.is_enough(taken, source.position, source.boundary),
             joining=(lambda: self._joining(batch)) if self._lagging.any else dict,
             set_aside=lambda name, refused: self._refused(batch, name, refused),
             filled=lambda name: self._made(batch, name),
@@ -144,14 +144,20 @@ class Delivery:
         outcomes = self._sinks.deliver(sink_batches, rules)
         return None if outcomes is None else self._taken(batch, outcomes)
 
-    def is_enough(self, taken: Collection[str], position: Position | None) -> bool:
+    def is_enough(
+        self,
+        taken: Collection[str],
+        position: Position | None,
+        boundary: Position | None = None,
+    ) -> bool:
         """Return whether the lane goes on when these sinks have taken a batch.
 
         Args:
             taken: the sinks.
             position: where the batch ends; None inside a transaction.
+            boundary: behind the last whole transaction of what ends inside another.
         """
-        others = [*self._skip_list.holders(position), *self._lagging.holders(position)]
+        others = self._skip_list.holders(position) + self._lagging.holders(position, boundary)
         return self._lagging.waited_for.holds([*taken, *others])
 
     def passed_alone(self, position: Position) -> list[Write]:
@@ -258,7 +264,7 @@ class Delivery:
     ) -> dict[str, list[Rejection]]:
         """Leave the sinks that have not taken the batch."""
         durable = [name for name, outcome in outcomes.items() if outcome.error is None]
-        if not self.is_enough(durable, batch.source.position):
+        if not self.is_enough(durable, batch.source.position, batch.source.boundary):
             for outcome in outcomes.values():
                 outcome.durable()
         for name in batch.receivers:
