@@ -7,6 +7,7 @@ from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess
 from tests.waiting import wait_until
@@ -112,3 +113,31 @@ def test_positions_of_a_former_id_beside_those_of_the_present_one_stop_nothing()
     pipeline.store.transact([former.put("out", {"tx": 3})])
     pipeline.begin_at(out=5)
     assert pipelines.apply(pipeline.store, pipeline.document).warnings == ()
+
+
+def test_a_snapshot_that_was_begun_under_the_former_one_begins_anew():
+    pipeline = InProcess(snapshot="initial, max_rows_per_s: 20")
+    driving = Driving(pipeline)
+    wait_until(lambda: done(pipeline))
+    pipeline.want("stopped")
+    driving.end()
+    snapshots = Snapshots(pipeline.store, pipeline.name)
+    former = snapshots.current()
+    assert former.is_open
+
+    pipeline.document = pipeline.document.replace("max_rows_per_s: 20", "max_rows_per_s: 9000")
+    assert rename(pipeline, "source", "later").warnings == ()
+    pipeline.want("running", 2)
+    driving = Driving(pipeline, generation=2)
+    wait_until(lambda: at(pipeline, "later") == pipeline.transactions)
+    pipeline.want("stopped", 2)
+    assert driving.end().exit_code == 0
+    assert snapshots.current().id != former.id
+    assert len(snapshots.done(snapshots.current().id)) == snapshots.current().chunk_count
+
+
+def done(pipeline):
+    """Return the chunks that are done of a snapshot that goes on."""
+    snapshots = Snapshots(pipeline.store, pipeline.name)
+    run = snapshots.current()
+    return run is not None and snapshots.done(run.id)

@@ -123,7 +123,8 @@ class SnapshotRun:
     def prepare(self) -> SnapshotPlan:
         """Go on with the unfinished run, or plan a new one.
 
-        A cancelled run is not gone on with: its rows no longer meet the log. Sinks that are to be
+        A cancelled run is not gone on with: its rows no longer meet the log. Neither is one of a
+        source that had another id, and may have been another one. Sinks that are to be
         resumed are given its rows; where a lane runs, that has resumed them.
         """
         if not self._is_live:
@@ -302,7 +303,7 @@ class SnapshotRun:
     def _resumable(self, run: SnapshotRecord) -> bool:
         ticket = self._request.ticket if self._request is not None else None
         same = run.ticket == ticket and (run.wish is None) == (self._request is None)
-        return same and run.is_open
+        return same and run.is_open and run.source_id in (None, self._source.id)
 
     def _fresh_sinks(self) -> list[str]:
         """Return the sinks that were given nothing yet, not even rows of a cancelled run."""
@@ -355,6 +356,7 @@ class SnapshotRun:
             id=uuid.uuid4().hex[:12],
             generation=self._context.job.generation,
             started_at_ms=int(time.time() * 1000),
+            source_id=self._source.id,
             start_position=dict(position),
             chunk_count=len(chunks),
             tables=tables,

@@ -32,6 +32,8 @@ class SnapshotRecord(Record):
     id: str
     generation: int
     started_at_ms: int
+    source_id: str | None = None
+    """Of the source whose rows and position these are; None: an earlier release began it."""
     start_position: dict[str, Any]
     """Where the stream must begin after this run."""
     chunk_count: int
