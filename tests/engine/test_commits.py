@@ -18,6 +18,8 @@ from tests.engine.running import begun
 class Quiet:
     """Sinks without trouble, and a log that hears what is stored."""
 
+    searching = ()
+
     def __init__(self):
         self.acknowledged: list[Position] = []
 

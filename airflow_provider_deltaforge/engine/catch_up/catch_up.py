@@ -199,7 +199,7 @@ class CatchUp:
             self._settle(pending, self._result(pending))
 
     def _deliver(self, batch: RenderedBatch) -> None:
-        if batch.source.rows.num_rows == 0:
+        if batch.source.rows.num_rows == 0 and not self._is_searching:
             if batch.source.position is not None:
                 self._own.empty_progress.passes(batch.source.position)
                 self._inside = False
@@ -222,7 +222,13 @@ class CatchUp:
 
     def _sink_batch(self, batch: RenderedBatch, messages: Messages) -> SinkBatch:
         rows = batch.rendered.processed.rows
-        return SinkBatch(messages, batch.source.position, self._own.stand, rows=rows)
+        at, stand = batch.source.position, self._own.stand
+        return SinkBatch(messages, at, stand, rows=rows, log=batch.log)
+
+    @property
+    def _is_searching(self) -> bool:
+        """Return whether the checkpoint must not move; see ``SinkThread.is_searching``."""
+        return self._sink_thread.is_searching(self._own.stand)
 
     def _result(self, batch: RenderedBatch) -> SinkResult:
         """Wait until the sink has taken what it was given."""
@@ -263,8 +269,8 @@ class CatchUp:
         self._shared.stats.caught_up(self._id, None, batch.rendered.taken(self._id, refused))
         self._shared.stats.set_status(self._id, "catching_up", batch.last_ms)
         self._own.empty_progress.ends()
-        self._inside = batch.source.position is None
-        if batch.source.position is not None:
+        self._inside = batch.source.position is None or self._is_searching
+        if batch.source.position is not None and not self._inside:
             self._own.commit(batch.source.position)
             self._shared.rejoin_point.comes(self._id, batch.last_ms)
         elif self._dead_letters.overflows and self._dead_letters.awaits_room():

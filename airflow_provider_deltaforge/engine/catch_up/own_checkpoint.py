@@ -77,7 +77,7 @@ class OwnCheckpoint:
         """Move, with what is set aside."""
         self._await_room()
         self.empty_progress.ends()
-        held = self._sink_thread.holds(self.stand, position)
+        held = self._sink_thread.holds(self.stand)
         self.store([self._checkpoints.put(self._id, position, held)])
         self.at = position
         reach(CrashPoint.CAUGHT_UP_STORED)

@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.engine.catch_up.rejoin_point import RejoinPoint
 from airflow_provider_deltaforge.engine.catch_up.rewound_log import RewoundLog
 from airflow_provider_deltaforge.engine.catch_up.snapshot_seam import SnapshotSeam
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch
+from airflow_provider_deltaforge.engine.deliver.held_event import LogRows
 from airflow_provider_deltaforge.engine.read.batcher import BatchLimits, CuttingBatcher, SourceBatch
 from airflow_provider_deltaforge.engine.read.read_ahead import Gate, ReadAhead
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
@@ -59,6 +60,11 @@ class RenderedBatch:
     def of_sink(self) -> SinkMessages:
         """What was rendered, without what processors refused: that is set aside by the lane."""
         return replace(self.rendered, processed=replace(self.rendered.processed, refused=()))
+
+    @property
+    def log(self) -> LogRows:
+        """What the messages were made of."""
+        return LogRows(self.source.rows, self.rendered.processed)
 
     @property
     def first_ms(self) -> int | None:

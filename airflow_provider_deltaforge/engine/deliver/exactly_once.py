@@ -1,12 +1,10 @@
 """Gives a sink that holds our position itself each event once, whatever it is given again."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from airflow_provider_deltaforge.engine.deliver.held_event import LogRows, rest_behind
 from airflow_provider_deltaforge.engine.deliver.held_positions import (
     PositionOwner,
     as_texts,
@@ -18,9 +16,13 @@ from airflow_provider_deltaforge.errors import FatalError, FencedError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.position_contract import ExactlyOnceWriter, SinkPosition
+from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 
 _SEARCHED_MOST = 1_000_000
+"""No batch is as long, however the document limits them: with a backlog, the search ends here."""
+
+_log = logging.getLogger(__name__)
 
 
 class ExactlyOnceGuard:
@@ -30,54 +32,78 @@ class ExactlyOnceGuard:
         sink_id: the sink, for messages to people.
         writer: its connection.
         owner: of the positions that are written.
+        source: whose log is written; None where that is not known.
     """
 
-    def __init__(self, sink_id: str, writer: ExactlyOnceWriter, owner: PositionOwner) -> None:
+    def __init__(
+        self,
+        sink_id: str,
+        writer: ExactlyOnceWriter,
+        owner: PositionOwner,
+        source: Source | None = None,
+    ) -> None:
         self._id = sink_id
         self._writer = writer
-        self._owner = owner
+        self._owner, self._source = owner, source
         self._adopted: SinkPosition | None = None
         self._cursor: SinkPosition | None = None
         self._sought: bytes | None = None
         self._searched = 0
+        self._log_end: Position | None = None
+        """Where the log ended as the search began: the event lies in front of that."""
         self._again = False
         self._held: tuple[str, ...] | None = None
 
     @property
-    def is_searching(self) -> bool:
-        """Return whether the event is still to come that the sink holds last."""
-        return self._sought is not None
+    def has_begun(self) -> bool:
+        """Return whether the sink has been asked for its position."""
+        return self._cursor is not None
 
-    def holds(self, position: Position) -> tuple[str, ...] | None:
-        """Return what the sink may tell while it lacks nothing up to a position; None at first."""
-        if self._sought is not None:
-            # That event lies behind it still.
-            return as_texts(self._owner.at(position, self._sought), self._adopted)
+    @property
+    def held(self) -> tuple[str, ...] | None:
+        """Return what the sink may tell while it lacks nothing; None at first."""
         return self._held
+
+    def is_searching(self, stand: StoredPosition) -> bool:
+        """Return whether the event is still to come that the sink holds last.
+
+        Args:
+            stand: the sink's checkpoint.
+        """
+        cursor = self._cursor
+        if self._sought is not None or cursor is None or not self._again:
+            return self._sought is not None
+        return cursor.event_id is not None and cursor.position == stand.position
 
     def read_again(self) -> None:
         """Expect what lies behind the checkpoint once more: the log is read from there again."""
         self._again = True
 
     def write(
-        self, messages: Messages, at: Position | None, stand: StoredPosition | None
+        self,
+        messages: Messages,
+        at: Position | None,
+        stand: StoredPosition | None,
+        log: LogRows | None = None,
     ) -> Sequence[Rejection]:
         """Write what the sink lacks; if it refuses anything, the rest has to be given again.
 
         Args:
             messages: of one batch.
             at: the batch's end; None inside a transaction.
-            stand: the sink's checkpoint.
+            stand: the sink's checkpoint. It is not to move while the event is still to come that
+                the sink holds last; see ``is_searching``.
+            log: what the messages were made of.
 
         Raises:
             FencedError: the sink holds something else than the checkpoint says, or another writer
                 has taken over: both have to be compared anew.
+            FatalError: the log does not show the event any more that the sink holds last.
         """
         cursor = self._at(stand)
-        lacking, found = self._lacking(messages)
-        if self._sought is not None and not found:
-            self._searched += len(messages)
-            self._check_search(at)
+        lacking = self._lacking(messages, log)
+        if lacking is None:
+            self._check_search(len(messages) if log is None else len(log), at, cursor)
             return ()
         after = cursor if at is None else self._owner.at(at)
         if len(lacking):
@@ -103,14 +129,14 @@ class ExactlyOnceGuard:
         if self._cursor.position != stand.position:
             if again and not self._is_stored(stand):
                 raise FencedError(f"sink {self._id}: it holds more than its checkpoint says")
-            self._cursor = self._owner.at(stand.position, self._sought)
+            self._cursor = self._owner.at(stand.position)
         elif again and self._cursor.event_id is not None:
-            self._sought, self._searched = self._cursor.event_id, 0
+            self._seek(self._cursor.event_id)
         return self._cursor
 
     def _is_stored(self, stand: StoredPosition) -> bool:
         """Return whether a checkpoint covers everything that was written."""
-        if self._sought is not None or stand.held is None:
+        if stand.held is None:
             return True
         held = self._held or ()
         return not (held or stand.held) or not set(held).isdisjoint(stand.held)
@@ -127,25 +153,47 @@ class ExactlyOnceGuard:
         self._adopted = found if is_foreign else None
         self._cursor = self._owner.at(stand.position)
         if known is not None and lies_behind(known, stand, self._owner):
-            self._sought = known.event_id
-            self._cursor = replace(self._cursor, event_id=self._sought)
+            self._seek(known.event_id)
+            self._cursor = replace(self._cursor, event_id=known.event_id)
         return self._cursor
 
-    def _lacking(self, messages: Messages) -> tuple[Messages, bool]:
-        """Return what lies behind the event that the sink holds last, and whether it is there."""
-        if self._sought is None:
-            return messages, True
-        same = pc.equal(messages.event_ids, pa.scalar(self._sought, messages.event_ids.type))
-        places = np.flatnonzero(np.asarray(same))
-        if not len(places):
-            return messages, False
-        rest = np.arange(int(places[-1]) + 1, len(messages), dtype=np.int32)
-        return messages.take(pa.array(rest)), True
+    def _seek(self, event_id: bytes | None) -> None:
+        self._sought, self._searched, self._log_end = event_id, 0, None
 
-    def _check_search(self, at: Position | None) -> None:
-        if at is not None and self._searched > _SEARCHED_MOST and self._cursor is not None:
-            raise FatalError(
-                f"sink {self._id}: it holds changes behind {dict(self._cursor.position)} up to "
-                "one that the log does not show any more, so nobody can say which it lacks. Undo "
-                "what was changed of the document since, or remove exactly_once and run it again"
+    def _lacking(self, messages: Messages, log: LogRows | None) -> Messages | None:
+        """Return what lies behind the event that the sink holds last; None: it is still to come."""
+        return messages if self._sought is None else rest_behind(self._sought, messages, log)
+
+    def _check_search(self, events: int, at: Position | None, cursor: SinkPosition) -> None:
+        """Fail where the event must have come: the log had it before the sink was asked.
+
+        Args:
+            events: of the batch that does not hold it.
+            at: the batch's end; None inside a transaction.
+            cursor: what the sink holds.
+        """
+        if at is not None and self._source is not None and self._log_end is None:
+            self._log_end = self._source.head()
+            _log.warning(
+                "sink %s holds a part of what follows %s; nothing is written to it before the log "
+                "has shown the last event of that part",
+                self._id,
+                dict(cursor.position),
             )
+        self._searched += events
+        if at is None or not (self._searched > _SEARCHED_MOST or self._is_read(at)):
+            return
+        raise FatalError(
+            f"sink {self._id}: it holds changes behind {dict(cursor.position)} up to one that the "
+            f"log, read up to {dict(at)}, does not show any more, so nobody can say which it "
+            "lacks. Nothing was written, and its checkpoint stands where it was. Undo what was "
+            "changed of the document since (tables, processors), and it goes on with nothing lost "
+            "or repeated; or remove exactly_once: it then gets once more what it holds behind "
+            "its checkpoint"
+        )
+
+    def _is_read(self, at: Position) -> bool:
+        """Return whether the log was read to where it ended when the search began."""
+        if self._source is None or self._log_end is None:
+            return False
+        return self._source.covers(at, self._log_end)

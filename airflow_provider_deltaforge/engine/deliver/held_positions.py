@@ -66,23 +66,10 @@ def adopted(found: SinkPosition, owner: PositionOwner) -> tuple[str, ...]:
     return as_texts(replace(found, store=owner.store, source=owner.source), found)
 
 
-def moved(
-    stand: StoredPosition, position: Position, owner: PositionOwner
-) -> tuple[str, ...] | None:
-    """Return what a sink may tell of its checkpoint that moves while nothing is written to it.
-
-    An event that it holds behind the checkpoint lies behind the new one still: what is between the
-    two held nothing for the sink.
-    """
-    if stand.held is None:
-        return None
-    held = [SinkPosition.from_text(text, "a checkpoint") for text in stand.held]
-    return as_texts(
-        *(
-            replace(known, position=position) if lies_behind(known, stand, owner) else known
-            for known in held
-        )
-    )
+def holds_part(stand: StoredPosition, owner: PositionOwner) -> bool:
+    """Return whether a sink may hold a part of the batch behind its checkpoint."""
+    held = (SinkPosition.from_text(text, "a checkpoint") for text in stand.held or ())
+    return any(lies_behind(known, stand, owner) for known in held)
 
 
 def lies_behind(found: SinkPosition, stand: StoredPosition, owner: PositionOwner) -> bool:
@@ -92,7 +79,7 @@ def lies_behind(found: SinkPosition, stand: StoredPosition, owner: PositionOwner
 
 
 def known_as(found: SinkPosition, held: Sequence[str]) -> SinkPosition | None:
-    """Return what is stored of a cursor: behind which place its event lies may be known better."""
+    """Return what is stored of a cursor: it may have been adopted, or lie before a rewind."""
     known = [SinkPosition.from_text(text, "a checkpoint") for text in held]
     same = [
         candidate

@@ -72,6 +72,8 @@ class SinkFences:
         self.token = f"{context.job.driver}.{context.fence.version}"
         self.since = _since(f"{context.pipeline.name}/{self.token}")
         self.owner = PositionOwner.of(context)
+        self.source = context.pipeline.spec.source
+        """Whose log the sinks are given."""
 
     def of(self, sink_id: str, over: Callable[[], bool]) -> "SinkFence":
         """Return the claim of one connection.

@@ -22,7 +22,8 @@ from airflow_provider_deltaforge.engine.base.measurements import LaneMeasurement
 from airflow_provider_deltaforge.engine.base.parallel_calls import call_in_parallel
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.deliver.exactly_once import ExactlyOnceGuard
-from airflow_provider_deltaforge.engine.deliver.held_positions import PositionOwner, moved
+from airflow_provider_deltaforge.engine.deliver.held_event import LogRows
+from airflow_provider_deltaforge.engine.deliver.held_positions import PositionOwner, holds_part
 from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFence, SinkFences
 from airflow_provider_deltaforge.engine.render.key_parts import parts_of_messages
 from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
@@ -38,6 +39,7 @@ from airflow_provider_deltaforge.sinks.contract import (
     take_lease,
 )
 from airflow_provider_deltaforge.sinks.position_contract import ExactlyOnceWriter
+from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.storage.records.checkpoints import StoredPosition
 from airflow_provider_deltaforge.telemetry.client_counts import ClientCounts, CountsWork
 from airflow_provider_deltaforge.telemetry.redaction import redacted
@@ -67,6 +69,7 @@ class SinkBatch:
         chunk: what is written with the messages, of a sink that takes all rows of a chunk at once.
         rows: the change events that the messages' ``event_rows`` count in, where the sink may be
             written to over several connections.
+        log: what the messages were made of, where the sink may hold a part of that.
     """
 
     messages: Messages
@@ -74,6 +77,7 @@ class SinkBatch:
     stand: StoredPosition | None = None
     chunk: ChunkMark | None = None
     rows: pa.RecordBatch | None = None
+    log: LogRows | None = None
 
     def without(self, refused: Collection[Rejection]) -> "SinkBatch":
         """Return the parcel without what was refused of it."""
@@ -132,6 +136,7 @@ class SinkConnection:
         owner: of the positions that the sink holds.
         closing: set when nobody waits for a write any more.
         parallelism: connections to write over at the same time, if the sink allows that.
+        source: whose log is written; None where that is not known.
     """
 
     def __init__(
@@ -142,11 +147,12 @@ class SinkConnection:
         owner: PositionOwner,
         closing: threading.Event,
         parallelism: int = 1,
+        source: Source | None = None,
     ) -> None:
         self._sink = sink
         self._pipeline = pipeline
         self._fence = fence
-        self._owner = owner
+        self._owner, self._source = owner, source
         self._closing = closing
         is_divided = parallelism > 1 and sink.takes_several_writers and not sink.holds_position
         self._parallelism = parallelism if is_divided else 1
@@ -179,8 +185,11 @@ class SinkConnection:
             refused = writer.write(sink_batch.messages)
             return SinkResult(refused, row_mark=abilities.row_mark)
         if self._once is None:
-            self._once = ExactlyOnceGuard(self._sink.id, exact_writer(writer), self._owner)
-        refused = self._once.write(sink_batch.messages, sink_batch.at, sink_batch.stand)
+            exact = exact_writer(writer)
+            self._once = ExactlyOnceGuard(self._sink.id, exact, self._owner, self._source)
+        refused = self._once.write(
+            sink_batch.messages, sink_batch.at, sink_batch.stand, sink_batch.log
+        )
         self._exact.update(txn_commits=not refused, txn_aborts=bool(refused))
         return SinkResult(refused, is_nothing=bool(refused))
 
@@ -207,22 +216,26 @@ class SinkConnection:
         self._batch, self._done = None, {}  # Nothing of it is held while waiting for the next one.
         return sorted(refused, key=lambda rejection: rejection.event_row)
 
-    def holds(self, stand: StoredPosition | None, position: Position) -> tuple[str, ...] | None:
+    def holds(self, stand: StoredPosition | None) -> tuple[str, ...] | None:
         """Return what the sink may tell while it lacks nothing; see ``SinkThread.holds``."""
         if not self._sink.holds_position:
             return None
-        held = self._once.holds(position) if self._once is not None else None
-        return held if held is not None or stand is None else moved(stand, position, self._owner)
+        held = self._once.held if self._once is not None else None
+        return held if held is not None or stand is None else stand.held
 
     def read_again(self) -> None:
         """Note that the log is read from the checkpoint again."""
         if self._once is not None:
             self._once.read_again()
 
-    @property
-    def is_searching(self) -> bool:
-        """Return whether the sink holds events behind what it was given; between two writes."""
-        return self._once is not None and self._once.is_searching
+    def is_searching(self, stand: StoredPosition | None) -> bool:
+        """Return whether the sink holds a part of what comes; see ``SinkThread.is_searching``."""
+        if stand is None or not self._sink.holds_position:
+            return False
+        once = self._once
+        if once is not None and once.has_begun:
+            return once.is_searching(stand)
+        return holds_part(stand, self._owner)
 
     def client(self) -> ClientCounts:
         """Return what the client has counted since the last call, and what it measures."""
@@ -300,7 +313,10 @@ class SinkThread:
         self._closing = threading.Event()
         fence = None if claims is None else claims.of(sink.id, self._is_over)
         owner = PositionOwner() if claims is None else claims.owner
-        self._connection = SinkConnection(sink, pipeline, fence, owner, self._closing, parallelism)
+        source = None if claims is None else claims.source
+        self._connection = SinkConnection(
+            sink, pipeline, fence, owner, self._closing, parallelism, source
+        )
         self._news = news or threading.Event()
         self.failing = False
         """Its last attempt has failed; it tries again."""
@@ -315,23 +331,21 @@ class SinkThread:
         else:
             self._jobs.put(partial(_make, what))
 
-    def holds(self, stand: StoredPosition | None, position: Position) -> tuple[str, ...] | None:
-        """Return what the sink may tell while it lacks nothing; see ``Checkpoints.put``.
-
-        Args:
-            stand: its checkpoint.
-            position: where that moves.
-        """
-        return self._connection.holds(stand, position)
+    def holds(self, stand: StoredPosition | None) -> tuple[str, ...] | None:
+        """Return what the sink may tell while it lacks nothing; see ``Checkpoints.put``."""
+        return self._connection.holds(stand)
 
     def read_again(self) -> None:
         """Note that the log is read from the checkpoint again; nothing is being written."""
         self._connection.read_again()
 
-    @property
-    def is_searching(self) -> bool:
-        """Return whether the sink holds events that the log has not shown again; between writes."""
-        return self._connection.is_searching
+    def is_searching(self, stand: StoredPosition | None) -> bool:
+        """Return whether the sink holds events that the log has not shown again; between writes.
+
+        Until it has, nothing is written, and the sink's checkpoint must not move: a person may have
+        to change the document back, and the log is read from there then.
+        """
+        return self._connection.is_searching(stand)
 
     def result(self, timeout_s: float) -> SinkResult | None:
         """Return how the batch ended, or None while it is being written."""
@@ -392,9 +406,9 @@ class SinkThread:
         return self._ending.is_set() or self._closing.is_set()
 
     def _write(self, sink_batch: SinkBatch) -> SinkResult:
-        if not len(sink_batch.messages) and sink_batch.chunk is None:
+        messages, is_searching = sink_batch.messages, self._connection.is_searching
+        if not len(messages) and sink_batch.chunk is None and not is_searching(sink_batch.stand):
             return SinkResult()  # Of a batch that was filtered to nothing the sink need not know.
-        messages = sink_batch.messages
         self._measured.sink_begins(self._id, len(messages), bytes_in(messages.values))
         begun_s = time.perf_counter()
         result = self._connection.write(sink_batch)

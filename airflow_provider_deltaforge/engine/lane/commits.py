@@ -139,7 +139,8 @@ class Commits:
             return
         begun_s = time.perf_counter()
         self._pending, self._holds_rows, self._is_counting = None, False, False
-        names = self._skip_list.behind(position)
+        searching = delivery.searching
+        names = [name for name in self._skip_list.behind(position) if name not in searching]
         writes, ends_by = parts.source_identity.passed(position)
         arrivals = shared.retry(lambda: parts.tables.passed(position, self._reader))
         writes = [*writes, *arrivals]

@@ -58,7 +58,7 @@ class Delivery:
         self._lagging = LaggingSinks(shared, self._sinks, skip_list, checkpoints)
         self._shared, self._checkpoints = shared, checkpoints
         self._exact = {sink.id for sink in spec.sinks if sink.holds_position}
-        self._skip_list = skip_list
+        self._skip_list, self._source = skip_list, spec.source
         self._dead_letters, self._heartbeat = dead_letters, heartbeat
         self._archive = archive
         self._reached: Position | None = None
@@ -80,7 +80,10 @@ class Delivery:
         self._reached = reached if reached is not None else self._reached
         if self._reached is None or self._skip_list.any:
             return
-        position = self._archive.earliest(self._lagging.earliest(self._reached))
+        stands = map(self._checkpoints.stand, self.searching)
+        behind = [stand.position for stand in stands if stand is not None]
+        needed = self._source.earliest([self._reached, *behind]) or self._reached
+        position = self._archive.earliest(self._lagging.earliest(needed))
         if position != self._acknowledged:
             reader.acknowledge(position)
             self._acknowledged = position
@@ -88,13 +91,25 @@ class Delivery:
 
     def put(self, name: str, position: Position) -> Write:
         """Return the write that moves a sink's checkpoint."""
-        return self._checkpoints.put(name, position, self._held_by(name, position))
+        return self._checkpoints.put(name, position, self._held_by(name))
 
     def takes_rows(self) -> bool:
         """Return whether every sink holds what the lane has delivered, and nothing behind it."""
-        threads = (self._sinks.thread(name) for name in self._exact)
-        is_ahead = self._skip_list.any or any(thread.is_searching for thread in threads)
+        is_ahead = self._skip_list.any or bool(self.searching)
         return not is_ahead and not self._shared.stats.lagging
+
+    @property
+    def searching(self) -> list[str]:
+        """Return the sinks of the lane that hold events which the log has not shown again.
+
+        Their checkpoints stay where they are; see ``SinkThread.is_searching``.
+        """
+        return [
+            name
+            for name in self._exact
+            if self._skip_list.goes(name)
+            and self._sinks.thread(name).is_searching(self._checkpoints.stand(name))
+        ]
 
     def close(self) -> None:
         """Close every sink."""
@@ -221,9 +236,10 @@ class Delivery:
         )
         batch.held.update(held)
         at, stand = batch.source.position, self._checkpoints.stand
-        rows = batch.rendered.processed.rows
+        rows, log = batch.rendered.processed.rows, batch.log
         sink_batches = {
-            name: SinkBatch(each, at, stand(name), rows=rows) for name, each in messages.items()
+            name: SinkBatch(each, at, stand(name), rows=rows, log=log)
+            for name, each in messages.items()
         }
         self._set_aside_first(batch, sink_batches)
         return sink_batches
@@ -255,9 +271,9 @@ class Delivery:
             self._shared.retry(lambda: self._dead_letters.transact([]))
             self._shared.retry(self._dead_letters.stored)
 
-    def _held_by(self, name: str, position: Position) -> tuple[str, ...] | None:
+    def _held_by(self, name: str) -> tuple[str, ...] | None:
         """Return what a sink may tell that holds the position itself; see ``Checkpoints.put``."""
-        return self._sinks.thread(name).holds(self._checkpoints.stand(name), position)
+        return self._sinks.thread(name).holds(self._checkpoints.stand(name))
 
     def _taken(
         self, batch: RenderedBatch, outcomes: Mapping[str, SinkResult]

@@ -386,7 +386,7 @@ class Lane:
     def _deliver(self, batch: RenderedBatch, delivery: Delivery, commits: Commits) -> None:
         source = batch.source
         if source.rows.num_rows == 0:
-            if source.position is not None:
+            if source.position is not None and not self._is_given_up(batch, delivery):
                 delivery.passed(batch)
                 commits.passed_empty(source.position)
             return
@@ -412,6 +412,10 @@ class Lane:
             commits.delivered(source.position, source.trigger)
         elif self._dead_letters.overflows and self._retry(self._dead_letters.awaits_room):
             self._store([])
+
+    def _is_given_up(self, empty: RenderedBatch, delivery: Delivery) -> bool:
+        """Show sinks that look for an event how far the log was read without it."""
+        return bool(delivery.searching) and delivery.deliver(empty) is None
 
     def _copied(self, rows: RenderedRows | None) -> None:
         """Take note of what copied rows show."""

@@ -132,6 +132,13 @@ def split(
     )
 
 
+def delete_ids(ids: pa.FixedSizeBinaryArray) -> pa.FixedSizeBinaryArray:
+    """Return the id of the delete that stands in front of each event, if that changes its key."""
+    made, every = np.empty((len(ids), 16), np.uint8), np.ones(len(ids), np.bool_)
+    made_ids(_ID, id_bytes(ids), np.arange(len(ids), dtype=np.int32), every, made)
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(ids), [None, pa.py_buffer(made)])
+
+
 def _former(rows: pa.RecordBatch, key: RouteTemplate, origin: Origin) -> pa.BinaryArray:
     """Return what a template made of the old image of each update, where that is something else."""
     nothing = pa.nulls(rows.num_rows, pa.binary())
