@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_deltaforge.engine.base.lane_stats import LaneStats
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats
+from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats, held_up
 from airflow_provider_deltaforge.engine.base.tuning import Tuning
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
@@ -279,6 +279,11 @@ def test_a_lane_that_lacks_sinks_for_its_quorum_says_so():
     stats.set_status("three", "given_up")
     what, error = stats.blocked_by()
     assert (what, error.error_class) == ("sink three, two", "position_lost")
+    stats.set_status("two", "catching_up")
+    assert held_up(stats.sinks, policy, None) is None  # It goes on with what the sink holds.
+    what, error = held_up(stats.sinks, policy, 5)
+    assert (what, error.error_class, error.since_ms) == ("sink two", "retryable", 5)
+    assert error.reason == "behind, and commit_policy waits until it has caught up"
 
 
 @pytest.mark.parametrize("policy", ["", "commit_policy: {mode: quorum, quorum: 2}"])

@@ -398,32 +398,3 @@ def test_a_sink_that_answers_too_late_does_not_shut_out_the_writer_of_the_lane(b
     wait_until(lambda: pipeline.checkpoints().load().get("fast") == {"tx": TRANSACTIONS})
     wait_until(lambda: not any(one.name.startswith("cursor") for one in threading.enumerate()))
     running.stop()
-
-
-def test_a_quorum_with_one_that_is_caught_up_goes_on_inside_a_transaction(monkeypatch):
-    """It cannot join there, where it holds all of the transaction and the lane a part."""
-    pipeline = exact_pipeline(
-        monkeypatch,
-        transactions=TRANSACTIONS,
-        rows=20,
-        sinks=("one", "two", "three"),
-        policy="commit_policy: {mode: quorum, quorum: 2}",
-        batch="respect_source_tx: false, ",
-    )
-    change(pipeline, "max_events: 30", "max_events: 5")
-    pipeline.begin_at(one=10, two=10, three=0)
-    away = [0] * 10**6
-    held(pipeline, "three").fail_after = away
-    held(pipeline, "two").fail_after = [None, *away]
-    running = Running(pipeline)
-    wait_until(lambda: pipeline.status()[0] == "blocked")
-    held(pipeline, "three").fail_after = []
-    for sink in ("one", "three"):
-        wait_until(lambda s=sink: pipeline.checkpoints().load()[s] == {"tx": TRANSACTIONS})
-    held(pipeline, "two").fail_after = []
-    wait_until(lambda: pipeline.checkpoints().load()["two"] == {"tx": TRANSACTIONS})
-    assert running.stop().why == "stopped"
-    source, log = ScriptedSource(id=f"{pipeline.name}-source"), range(1, TRANSACTIONS + 1)
-    every = [source.event_id(tx, row) for tx in log for row in range(20)]
-    assert held(pipeline, "three").ids == every
-    assert held(pipeline, "one").ids == held(pipeline, "two").ids == every[10 * 20 :]

@@ -20,7 +20,12 @@ from airflow_provider_deltaforge.engine.base.processor_stats import (
     measure,
 )
 from airflow_provider_deltaforge.engine.base.required_sinks import RequiredSinks
-from airflow_provider_deltaforge.engine.base.sink_stats import SinkStats, SinkStatus, held_up
+from airflow_provider_deltaforge.engine.base.sink_stats import (
+    CatchUpWait,
+    SinkStats,
+    SinkStatus,
+    held_up,
+)
 from airflow_provider_deltaforge.engine.base.tuning import TUNING
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.events.change import Position
@@ -81,6 +86,7 @@ class LaneStats:
         """Events of these."""
         self._unstored: Counter[str] = Counter()
         """Events by table that were delivered since the last checkpoint."""
+        self.catch_up_wait = CatchUpWait()
         self._archive_error: LastError | None = None
         self._archive_blocks = False
         self._unarchived_ms: int | None = None
@@ -328,7 +334,7 @@ class LaneStats:
     def blocked_by(self) -> tuple[str, LastError] | None:
         """Return what holds the pipeline up, named, or None."""
         with self._lock:
-            waited_for = held_up(self.sinks, self.policy)
+            waited_for = held_up(self.sinks, self.policy, self.catch_up_wait.since_ms)
             if waited_for is not None:
                 return waited_for
             for name, blocking in self.errors.items():

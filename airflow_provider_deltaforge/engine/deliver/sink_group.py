@@ -138,6 +138,7 @@ class SinkGroup:
         self, sink_batches: Mapping[str, SinkBatch | DeferredRender], rules: DeliveryRules
     ) -> dict[str, SinkResult] | None:
         begun = dict.fromkeys(sink_batches, time.monotonic())
+        self.unanswered = begun.keys()
         submitted = dict(sink_batches)
         outcomes: dict[str, SinkResult] = {}
         late: set[str] = set()

@@ -157,6 +157,7 @@ class Delivery:
             filled=lambda name: self._made(batch, name),
         )
         outcomes = self._sinks.deliver(sink_batches, rules)
+        self._shared.stats.catch_up_wait.ends()
         return None if outcomes is None else self._taken(batch, outcomes)
 
     def is_enough(
@@ -181,6 +182,8 @@ class Delivery:
 
     def _joining(self, batch: RenderedBatch) -> dict[str, SinkBatch | DeferredRender]:
         """Return the batch for sinks that have caught up while it is delivered."""
+        if not self._sinks.unanswered:
+            self._shared.stats.catch_up_wait.goes_on()
         if self._lagging.tend():
             self._shared.retry(self._dead_letters.read_on)
         # Whoever was not given it, whatever was told of who joins: its checkpoint moves with it.
