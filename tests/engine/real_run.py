@@ -89,6 +89,11 @@ class RealRun:
         }
         pipelines.apply(self.store, yaml.safe_dump(document))
 
+    def change_source(self, *sinks: str, **settings: Any) -> None:
+        """Apply the document with other settings of the source."""
+        self._settings |= settings
+        self.apply(*sinks)
+
     def path(self, sink: str = "out") -> Path:
         """Return the file of a sink."""
         return self.directory / f"{self.name}-{sink}.jsonl"

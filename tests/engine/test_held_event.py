@@ -7,10 +7,12 @@ import orjson
 import pytest
 import redis
 
-from airflow_provider_deltaforge.plugins import SOURCES
+from airflow_provider_deltaforge.plugins import SINKS, SOURCES
 from airflow_provider_deltaforge.sources.scripted import ScriptedReader, ScriptedSource
+from tests.engine.exact_memory import HELD as HELD_BY
 from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.engine.in_process import QUICK, InProcess
+from tests.engine.real_run import RealRun
 from tests.engine.running import RunningLane, run_to_the_end
 from tests.servers import redis as redis_servers
 from tests.waiting import wait_until
@@ -176,6 +178,49 @@ def test_beside_a_lane_that_goes_on_the_checkpoint_of_such_a_sink_stands(cut_off
 
 def shown_reason(pipeline, sink):
     return pipeline.control.progress().sinks[sink].reason or ""
+
+
+SPREAD = [("t", 1), ("t", 2), ("u", 3), ("u", 4), ("u", 5)]
+
+
+@pytest.mark.parametrize("kind", ["mysql", "postgres"])
+def test_a_table_that_is_not_captured_any_more_stops_a_log_in_which_nothing_happens(
+    kind, request, tmp_path, monkeypatch
+):
+    """The sink holds one row of that table last; only the log's end says that it will not come."""
+    monkeypatch.setitem(SINKS.shipped, "exact", "tests.engine.exact_memory:ExactSink")
+    config = {"id": "out", "log": f"{kind}-{tmp_path.name}-out"}
+    more = {"sinks": [{"type": "exact", "config": config}]}
+    server = request.getfixturevalue(f"{kind}_server")
+    run = RealRun(server, tmp_path, settings={"snapshot": {"mode": "never"}}, more=more)
+    run.execute("CREATE TABLE u (id int PRIMARY KEY, v varchar(20))")
+    if run.is_postgres:
+        run.execute("ALTER TABLE u OWNER TO df")
+    where = "public" if run.is_postgres else run.name
+    fewer, both = [f"{where}.t"], [f"{where}.t", f"{where}.u"]
+    run.change_source(tables=both)
+    sink = HELD_BY[config["log"]]
+    run.start()
+    wait_until(lambda: run.status().status == "running")
+    sink.in_headers, sink.fail_after = True, [3] + [0] * 10_000
+    rows = [f"INSERT INTO {table} VALUES ({row}, 'x')" for table, row in SPREAD]
+    run.execute("BEGIN", *rows, "COMMIT")
+    wait_until(lambda: len(sink.values) == 3)
+    run.stop()
+    sink.fail_after = []
+
+    run.change_source(tables=fewer)
+    run.start()
+    wait_until(lambda: run.status().status == "failed")
+    assert "does not show any more" in run.status().reason
+    run.stop()
+
+    run.change_source(tables=both)
+    run.start()
+    wait_until(lambda: len(sink.values) >= len(SPREAD))
+    assert run.stop().why == "stopped"
+    events = [orjson.loads(value) for _, value in sink.values]
+    assert [(event["source"]["table"], event["after"]["id"]) for event in events] == SPREAD
 
 
 LONG = {"transactions": 30, "rows": 500}
