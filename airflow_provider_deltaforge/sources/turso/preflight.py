@@ -1,5 +1,6 @@
 """Looks before the leap: what would stop or spoil a snapshot and its stream."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from airflow_provider_deltaforge.errors import DeltaForgeError
@@ -31,6 +32,7 @@ from airflow_provider_deltaforge.sources.turso.tables import (
     named_by,
 )
 
+_AFTER_INSERT = re.compile(r"\bAFTER\s+INSERT\b", re.IGNORECASE)
 _CAPTURED_MANY = 1_000_000
 
 
@@ -140,8 +142,21 @@ def _native(
         "they hold other rows than the captured inserts and deletes explain: some connection "
         "writes without PRAGMA unstable_capture_data_changes_conn('full')",
     )
+    yield from listed(
+        "insert_triggers",
+        _with_insert_triggers(database, tables),
+        "triggers run AFTER INSERT: what they change of the new row is captured before the insert, "
+        "which then comes last and shows the row without it; write such values with the row, or "
+        "BEFORE",
+    )
     generated = [f"{DB}.{name}" for name, table in tables.items() if table.generated]
     yield from listed("generated", generated, "computed columns may be missing in captured rows")
+
+
+def _with_insert_triggers(database: Database, tables: Mapping[str, TursoTable]) -> list[str]:
+    rows = database.rows("SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'trigger'")
+    found = {str(name) for name, sql in rows if _AFTER_INSERT.search(str(sql))}
+    return [f"{DB}.{name}" for name in tables if name in found]
 
 
 def _triggers(source: TursoSource, database: Database, tables: Mapping[str, TursoTable]) -> Finding:

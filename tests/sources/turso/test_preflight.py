@@ -106,6 +106,14 @@ class TestWritersWithoutCapture:
         reader.close()
 
 
+def test_a_trigger_whose_change_comes_before_the_insert_is_named(path, writer):
+    writer.run("CREATE TRIGGER late AFTER UPDATE ON orders BEGIN SELECT 1; END")
+    assert "insert_triggers" not in verdicts(source(path))
+    writer.run("CREATE TRIGGER touch after  insert ON orders BEGIN SELECT 1; END")
+    (found,) = [f for f in source(path).preflight() if f.check == "insert_triggers"]
+    assert (found.verdict, found.data["tables"]) == ("warn", ["main.orders"])
+
+
 def test_a_table_made_anew_is_no_reason_to_warn(path, writer, caplog):
     writer.run("INSERT INTO orders VALUES (1, 'seen')")
     reader = source(path, WatchfulSource).open(None)
