@@ -281,7 +281,7 @@ def progress(store: Store, name: str) -> Mapping[str, Any] | None:
 
 def short(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the counts of a copy with the tables of most rows only, for Airflow's database."""
-    return with_largest_tables(counts, _rows_of)
+    return with_largest_tables(counts, _rows_of) if counts else {}
 
 
 def running_copy(store: Store, name: str) -> Mapping[str, Any] | None:

@@ -89,7 +89,7 @@ class DeltaForgeReplayOperator(DeferringOperator):
             return self._act(context, event.get("until_ms"))
         name, result = event["pipeline"], event["value"]
         if event["met"] is False:
-            ticket = self._awaited_ticket(context, event)
+            ticket = _awaited_ticket(event, self.kept(context, _KEPT) or {})
             self._withdraw(name, ticket, "its task did not wait any longer")
         if not event["met"]:
             raise AirflowFailException(f"the replay of {name}: {event['words']}")
@@ -141,15 +141,6 @@ class DeltaForgeReplayOperator(DeferringOperator):
         self.keep(context, _KEPT, {"ticket": ticket})
         return replays.request(store, name, which, self.overtaken, owner_token(context), ticket)
 
-    def _awaited_ticket(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> str:
-        """Return the ticket of what was waited for; a former release's trigger does not send it.
-
-        The task's state store is only a copy, which may have failed to be written.
-        """
-        awaited = event.get("withdraw") or {}
-        kept = self.kept(context, _KEPT) or {}
-        return str(awaited.get("replay") or kept.get("ticket", ""))
-
     def _withdraw(self, name: str, ticket: str, reason: str) -> None:
         hook = DeltaForgeHook(self.deltaforge_conn_id)
         with suppress(DeltaForgeError), hook.store() as store:
@@ -178,3 +169,12 @@ def _filter(chosen: Mapping[str, Any]) -> DeadLetterFilter:
 def _check_overtaken(value: str) -> None:
     if value not in _OVERTAKEN:
         raise SpecError(f"overtaken must be one of {_OVERTAKEN}: {value!r}")
+
+
+def _awaited_ticket(event: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
+    """Return the ticket of what was waited for; a former release's trigger does not send it.
+
+    What the task keeps is only a copy, which may have failed to be written.
+    """
+    awaited = event.get("withdraw") or {}
+    return str(awaited.get("replay") or kept.get("ticket", ""))
