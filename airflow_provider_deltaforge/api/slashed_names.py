@@ -1,7 +1,7 @@
 """Names in paths that may hold slashes: tables', and ids of copies that Airflow's tasks ask for.
 
 A caller writes a slash within a name as ``%2F``, but servers decode it before any route sees it, so
-a route that shall take such a name says ``{name:slashed}``. It also takes whatever follows: a route
+a route that shall take such a name has ``{name:slashed}``. It also takes whatever follows: a route
 that has more behind the name is added before the one that ends with it.
 """
 
@@ -27,5 +27,5 @@ class SlashedName(Convertor[str]):
 
 
 def register() -> None:
-    """Let routes be added that say ``{name:slashed}``."""
+    """Make ``slashed`` known to routes; to be called before they are added."""
     register_url_convertor("slashed", SlashedName())

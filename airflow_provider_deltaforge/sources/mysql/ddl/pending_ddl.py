@@ -78,7 +78,7 @@ class Recorder:
     """Records statements: the catalog of a reader that only looks ahead.
 
     Attributes:
-        temporary: the sessions' temporary tables, if they are told from others.
+        temporary: the sessions' temporary tables; None: statements on them are recorded, too.
     """
 
     def __init__(self, temporary: TemporaryTables | None = None) -> None:
