@@ -62,7 +62,7 @@ class Shadows:
         with self._database.view():
             tables = captured_tables(self._database, self._captured)
             missing = misfits(self._database, tables)
-            without = untriggered(self._database, missing)
+            without = untriggered(self._database, missing) if missing else set()
             left = left_over(self._database, self._captured)
             if last is not None:
                 self.refuse_left(last)
@@ -347,7 +347,7 @@ def table_sql(table: TursoTable, *, counted: bool) -> Iterator[str]:
         yield (
             f"CREATE TRIGGER {_trigger(table.name, op)} AFTER {event} ON {quoted(table.name)} "
             f"BEGIN UPDATE {SEQUENCE} SET last = last + 1; "
-            f"INSERT INTO {shadow} SELECT last, {_NOW}, '{op}', {before}, {after} "
+            f"INSERT INTO {shadow} SELECT {SEQUENCE}.last, {_NOW}, '{op}', {before}, {after} "
             f"FROM {SEQUENCE}{'' if op == 'd' else _row_as_it_is(table)}; END"
         )
     if counted:

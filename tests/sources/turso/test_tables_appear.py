@@ -170,6 +170,18 @@ def test_triggers_the_last_event_of_a_row_holds_what_the_applications_triggers_d
     writer.close()
 
 
+def test_triggers_columns_may_have_the_names_of_ours(path, opened):
+    asked = {"cdc_mode": "triggers", "auto_create_triggers": True}
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY, last TEXT, now TEXT, op TEXT)")
+    reader = opened(source(path, **asked).head(), **asked)
+    writer.execute("INSERT INTO visits VALUES (1, 'a', 'b', 'c')")
+    writer.execute("UPDATE visits SET last = 'd'")
+    *_, changed = map(told, events_of(reader))
+    assert changed[3] == {"id": 1, "last": "d", "now": "b", "op": "c"}
+    writer.close()
+
+
 def test_triggers_a_table_with_another_column_needs_no_copy(path, opened):
     asked = {"cdc_mode": "triggers", "auto_create_triggers": True}
     with sqlite3.connect(path) as writer:
