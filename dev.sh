@@ -210,7 +210,7 @@ install_package() {
         quietly "installing the package and its tools" \
             "$PY" -m uv pip install --python "$PY" -e '.[dev]'; then
         # Spark's sources and what was built of them: nearly as much as all the rest.
-        [ -z "${CI:-}" ] || "$PY" -m uv cache clean pyspark >/dev/null 2>&1 || true
+        [ -z "${CI:-}" ] || timeout 60 "$PY" -m uv cache clean pyspark >/dev/null 2>&1 || true
         return
     fi
     quietly "uv could not install; trying pip" "$PY" -m pip install -e '.[dev]' ||
