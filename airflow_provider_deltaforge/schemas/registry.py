@@ -264,8 +264,9 @@ def _is_news(
     if there is not None and entries[there][0] == schema:
         return False
     # Within one transaction a table can change to and fro: then one place has several entries.
+    # Places are compared first: wide tables cost more, and many versions of one have all of them.
     return not any(
-        known == schema and place is not None and compared(compare, place, position) == 0
+        place is not None and compared(compare, place, position) == 0 and known == schema
         for known, place in entries
     )
 
