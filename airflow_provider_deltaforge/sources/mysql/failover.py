@@ -59,6 +59,8 @@ def check_reach(
     """
     moved = position.server_uuid not in ("", info.uuid)
     lost = f"position lost{' after failover' if moved else ''}: "
+    if position.server_uuid == info.uuid and position.file:
+        _check_same_log(connection, position, lost)
     if position.gtids is None:
         if moved:
             raise _lost(
@@ -158,6 +160,29 @@ def captured_catalog(
         }
     except Exception as error:
         raise translated(error, "reading the catalog") from error
+
+
+def _check_same_log(connection: Any, position: LogPosition, lost: str) -> None:
+    """See that the log was not begun anew: its names and GTIDs come again after a RESET.
+
+    A log that has grown past the very file and offset since then cannot be told from the old one.
+    """
+    series = position.file.rpartition(".")[0]
+    sizes = {
+        str(name): int(size)
+        for name, size, *_ in _asked(connection, "SHOW BINARY LOGS")
+        if str(name).rpartition(".")[0] == series
+    }
+    if not sizes:  # Named otherwise by now, or just rotating.
+        return
+    newest = max(sizes, key=file_number)
+    is_older = file_number(newest) < file_number(position.file)
+    if is_older or sizes.get(position.file, position.pos) < position.pos:
+        raise _lost(
+            f"{lost}the log was read up to {position.file}:{position.pos}, but the server's ends "
+            f"at {newest}:{sizes[newest]}: it was begun anew (RESET BINARY LOGS AND GTIDS, "
+            "RESET MASTER), or the server was set back to an older state"
+        )
 
 
 def _check_executed(

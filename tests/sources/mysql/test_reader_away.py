@@ -37,7 +37,7 @@ def server():
 def reader(server, monkeypatch):
     monkeypatch.setattr(reader_module, "server_info", lambda _: INFO)
     matcher = TableMatcher(("shop.*",), None, frozenset())
-    position = LogPosition("binlog.000001", 4, None, "uuid")
+    position = LogPosition("", 4, None, "uuid")
     made = MySqlReader(
         "s", server.connect, matcher, position, 7, 1.0, 5.0, lambda: False, tuning=HASTY
     )
