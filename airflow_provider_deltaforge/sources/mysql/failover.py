@@ -59,9 +59,10 @@ def check_reach(
     """
     moved = position.server_uuid not in ("", info.uuid)
     lost = f"position lost{' after failover' if moved else ''}: "
-    if position.server_uuid == info.uuid and position.file:
-        _check_same_log(connection, position, lost)
+    is_own = position.server_uuid == info.uuid and position.file != ""
     if position.gtids is None:
+        if is_own:
+            _check_same_log(connection, position, lost)
         if moved:
             raise _lost(
                 f"{lost}{position.file}:{position.pos} is a place in the log of server "
@@ -78,6 +79,8 @@ def check_reach(
             "OFF; every change after it is lost, unless it is switched ON"
         )
     history: _History = _MariaDb(connection) if info.mariadb else _MySql(connection)
+    if is_own and history.counted(position.gtids, info.uuid):
+        _check_same_log(connection, position, lost)
     _check_executed(history, info, position, lost, stopping, settling_s)
     purged = history.purged(position.gtids)
     if purged:
@@ -224,6 +227,13 @@ class _History(Protocol):
     def replicates(self, missing: Any) -> bool:
         """Return whether replication will bring, or may bring, what is missing."""
 
+    def counted(self, read: Any, uuid: str) -> Any:
+        """Return what was read that the server itself counted, and did not purge since.
+
+        After a RESET it counts those again, for others. What replication brings keeps its GTID, and
+        what is purged lies before any file: such a log goes on, whatever its files are called.
+        """
+
 
 class _MySql:
     """What a MySQL server has executed and purged."""
@@ -242,6 +252,14 @@ class _MySql:
             missing <= GtidSet.parse(str(channel.get("Retrieved_Gtid_Set") or "")) or receiving
             for channel, receiving in _channels(self._connection, ("REPLICA", "SLAVE"))
         )
+
+    def counted(self, read: GtidSet, uuid: str) -> GtidSet:
+        own = {
+            name: spans
+            for name, spans in read.members.items()
+            if name.partition(":")[0].lower() == uuid.lower()
+        }
+        return GtidSet(own) - self._set("gtid_purged")
 
     def _set(self, name: str) -> GtidSet:
         return GtidSet.parse(str(_asked(self._connection, f"SELECT @@GLOBAL.{name}")[0][0]))
@@ -268,6 +286,17 @@ class _MariaDb:
                 domain: last
                 for domain, last in _begin_of(self._connection, first).domains.items()
                 if domain not in read.domains or read.domains[domain][1] < last[1]
+            }
+        )
+
+    def counted(self, read: GtidPos, uuid: str) -> GtidPos:
+        server_id = int(uuid.rpartition("-")[2])
+        purged = self.purged(GtidPos()).domains
+        return GtidPos(
+            {
+                domain: last
+                for domain, last in read.domains.items()
+                if last[0] == server_id and last[1] > purged.get(domain, (0, 0))[1]
             }
         )
 

@@ -81,3 +81,41 @@ def test_a_log_that_goes_on_in_more_files_is_followed(server: tuple[Server, str]
     sql.execute(at, "FLUSH BINARY LOGS")
     written(at, 1)
     assert [row["op"] for row in rows(source, position)] == ["u"]
+
+
+REPLICATED = {
+    "mysql": "SET gtid_next = '3e11fa47-71ca-11e1-9e33-c80aa9429562:{}'",
+    "mariadb": "SET SESSION server_id = 77, SESSION gtid_seq_no = {}",
+}
+SEEDED = {
+    "mysql": "SET GLOBAL gtid_purged = '{}'",
+    "mariadb": "SET GLOBAL gtid_binlog_state = '{}'",
+}
+
+
+def test_a_replica_that_was_seeded_anew_is_followed(server: tuple[Server, str]) -> None:
+    """What replication brings has its GTID from elsewhere, and what was purged no file has."""
+    at, reset = server
+    kind = at.name
+    source = source_of(at, DATABASE)
+
+    def apply(*numbers: int) -> None:
+        for number in numbers:
+            insert = f"REPLACE INTO t VALUES ({number}, UUID())"
+            gtid = REPLICATED[kind].format(number)
+            sql.execute(at, gtid, insert, database=DATABASE)
+
+    sql.execute(at, reset, "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    apply(1, 2, 3)
+    position = source.head()
+    sql.execute(at, reset)
+    apply(1, 2, 3, 4)
+    assert [row["key"] for row in rows(source, position)] == [b'{"id":4}']
+
+    sql.execute(at, reset, "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    written(at, 3)
+    position = source.head()
+    sql.execute(at, reset, SEEDED[kind].format(position.get("gtid_set", position.get("gtid_pos"))))
+    sql.execute(at, *["FLUSH BINARY LOGS"] * (kind == "mariadb"))
+    written(at, 1)
+    assert len(rows(source, position)) == 1
