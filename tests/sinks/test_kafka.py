@@ -60,13 +60,13 @@ class TestKafkaSink(SinkContract):
 
 def test_keys_headers_and_tombstones_arrive(brokers, topic, writer):
     given = [(topic, b"a", b"{}"), (topic, None, b"[]"), (topic, b"a", None)]
-    headers = [[("h", "1"), ("i", "é")], None, []]
+    headers = [[("h", "a\0b"), ("i", "é")], None, []]
 
     writer.write(messages(given, headers))
 
     found = read_topic(brokers, topic)
     assert [(topic, each.key, each.value) for each in found] == given
-    assert found[0].headers == [("h", b"1"), ("i", "é".encode())]
+    assert found[0].headers == [("h", b"a\0b"), ("i", "é".encode())]
     assert [each.headers for each in found[1:]] == [None, None]
 
 
@@ -186,6 +186,22 @@ def test_an_illegal_topic_name_is_rejected_alone(brokers, topic, create_topics):
     assert len(rejections[1].reason) < 400
     assert rejections[2].reason.startswith("kafka sink kafka: topic 'a\\x00b': holds a NUL")
     assert values(brokers, topic) == [value(1)]
+
+
+@pytest.mark.parametrize("create_topics", [None, {}])
+def test_a_topic_name_like_that_of_another_topic_is_rejected_alone(brokers, topic, create_topics):
+    """Brokers make no two topics whose names differ by a dot and an underscore only."""
+    writer = KafkaSink(brokers=brokers, topic="t", create_topics=create_topics).open("p")
+    first, second = f"{topic}.us_orders", f"{topic}_us.orders"
+    writer.write(messages([(first, b"k", value(0))]))
+
+    rejections = writer.write(messages([(second, b"k", value(1)), (first, b"k", value(2))]))
+    writer.close()
+
+    assert [(each.event_row, each.kind) for each in rejections] == [(0, "routing")]
+    assert "collide" in rejections[0].reason
+    assert first in rejections[0].reason
+    assert values(brokers, first) == [value(0), value(2)]
 
 
 def test_tls_to_a_broker_without_it_says_what_it_is(brokers):

@@ -194,3 +194,21 @@ def test_a_message_that_is_refused_behind_an_outage_is_found_in_order(cut):
     stored = cut.stored()
     assert {key: values[-1] for key, values in stored.items()} == last_values(range(200, 300))
     assert value(140) not in stored[key_of(140)]
+
+
+def test_a_batch_that_a_slow_network_does_not_carry_in_time_goes_in_parts(cut):
+    cut.topic = create(cut.brokers, partitions=PARTITIONS)
+    until_written(cut.writer, cut.batch(range(10)))
+    rows = [(key_of(n), b"%d " % n + os.urandom(2000).hex().encode()) for n in range(300)]
+    cut.proxy.delay_s = 0.05  # For 16 KiB: the batch needs twice the time that it has.
+    try:
+        until_written(cut.writer, messages([(cut.topic, *row) for row in rows]))
+    finally:
+        cut.proxy.delay_s = 0.0
+    until_written(cut.writer, cut.batch(range(300, 400)))
+
+    stored = cut.stored()
+    for key in map(key_of, range(KEYS)):
+        large = [value for value in stored[key] if len(value) > 4000]
+        assert list(dict.fromkeys(large)) == [text for its_key, text in rows if its_key == key]
+    assert {key: values[-1] for key, values in stored.items()} == last_values(range(300, 400))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.events.message import Messages, Rejection
@@ -11,7 +12,9 @@ from airflow_provider_deltaforge.sinks.kafka import error_codes
 
 CONTENT_TYPE = "content-type"
 _AT_ONCE = 4096
+_HEADERS = pa.map_(pa.string(), pa.binary())
 _NAME_MAX = 249
+_QUICK = 0.25
 
 
 @dataclass
@@ -22,27 +25,38 @@ class KafkaBatch:
         messages: The whole batch.
         singly: Each message is a request of its own, so that a refusal names one message.
         next: The first message not yet handed to the producer.
+        done: The first message not yet known to be answered.
         refused: Messages that cannot be delivered, by index.
-        begun_s: When the first of them was handed over, by our own clock; 0 before.
+        begun_s: When ``done`` was handed over, by our own clock; 0 before.
         failures: Answers that do not say which message they are about.
     """
 
     messages: Messages
     singly: bool = False
     next: int = 0
+    done: int = 0
     refused: dict[int, Any] = field(default_factory=dict)
     failures: list[Any] = field(default_factory=list)
     begun_s: float = 0.0
 
-    def some(self) -> tuple[list[str], list[Any], list[Any]]:
-        """Return topics, keys and values of the next messages; as objects they take much memory."""
-        these = slice(self.next, self.next + _AT_ONCE)
+    def some(self, end: int) -> tuple[list[str], list[Any], list[Any]]:
+        """Return topics, keys and values of the next messages; as objects they take much memory.
+
+        Args:
+            end: the first message that is not to be handed over yet.
+        """
+        these = slice(self.next, min(end, self.next + _AT_ONCE))
         names = self.messages.topics.dictionary.to_pylist()
         return (
             [names[code] for code in self.messages.topics.indices[these].to_pylist()],
             self.messages.keys[these].to_pylist(),
             self.messages.values[these].to_pylist(),
         )
+
+    def left(self) -> "KafkaBatch":
+        """Return the same batch from its first message on that is not answered."""
+        refused = {index: why for index, why in self.refused.items() if index < self.done}
+        return KafkaBatch(self.messages, self.singly, self.done, self.done, refused)
 
     def headers(self, count: int, label: Sequence[tuple[str, str]]) -> list[Any]:
         """Return the headers of so many next messages.
@@ -53,7 +67,8 @@ class KafkaBatch:
         """
         these = slice(self.next, self.next + count)
         own, bare = self.messages.headers, self.messages.bare
-        found = [None] * count if own is None else own[these].to_pylist()
+        # The client would cut a text at a NUL character.
+        found = [None] * count if own is None else own[these].cast(_HEADERS).to_pylist()
         if not label:
             return found
         takes = self.messages.values[these].is_valid()
@@ -81,6 +96,30 @@ class KafkaBatch:
         topic = str(self.messages.topics[index].as_py())[:_NAME_MAX]
         reason = f"{where}: topic {topic!r}: {error.str()}; {error_codes.MENDS[kind]}"
         return Rejection(self.messages.event_rows[index].as_py(), kind, reason)
+
+
+class SendLimit:
+    """How many messages may wait for their answers at the same time; any, until some are given up.
+
+    Attributes:
+        most: so many.
+    """
+
+    def __init__(self) -> None:
+        self.most = 1 << 40
+
+    def lower(self, work: KafkaBatch, answered: int) -> None:
+        """Learn how many were answered in all the time that they had, of those handed over."""
+        self.most = max(1, (answered or work.next - work.done) // 2)
+
+    def learn(self, share: float) -> None:
+        """Learn that ``most`` were answered in a share of that time."""
+        if share < _QUICK:
+            self.most *= 2
+
+    def end(self, work: KafkaBatch) -> int:
+        """Return the first message of a batch that has to wait."""
+        return min(len(work.messages), work.done + self.most)
 
 
 def _has_type(headers: Sequence[tuple[str, str]] | None) -> bool:

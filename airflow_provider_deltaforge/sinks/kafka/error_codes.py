@@ -3,6 +3,13 @@
 import re
 from enum import IntEnum
 
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    FatalError,
+    RetryableError,
+)
+
 
 class KafkaCode(IntEnum):
     """Codes of the protocol, and negative ones of librdkafka.
@@ -135,3 +142,26 @@ ELECTION = frozenset(
 
 PURGED = frozenset({KafkaCode["_PURGE_INFLIGHT"], KafkaCode["_PURGE_QUEUE"]})
 """Of a transaction that failed already, for a reason that another error gives."""
+
+
+def reaction(code: int, text: str) -> DeltaForgeError:
+    """Return the error that the engine acts on.
+
+    Args:
+        code: of an error that is about more than one message.
+        text: where it came from, and what the driver says.
+    """
+    if code in ACCESS:
+        return AccessError(f"{text}; grant what is missing to this client")
+    if code in NEVER:
+        return FatalError(f"{text}; change the topic's settings")
+    if code == UNKNOWN_PARTITION:
+        return RetryableError(
+            f"{text}; spec.sharding.count of the document counts more shards than the topic has "
+            "partitions: add partitions, or lower it"
+        )
+    if code in UNKNOWN_TOPIC:
+        return RetryableError(
+            f"{text}; create the topic, or set create_topics: {{}} to have it made"
+        )
+    return RetryableError(text)

@@ -120,13 +120,29 @@ class Topics:
             error = self._ask(producer, name)
             if error is None or error.code() == KafkaCode.TOPIC_EXCEPTION:
                 return error
-            unknown = error.code() in error_codes.UNKNOWN_TOPIC
-            if error.code() in error_codes.AUTHORISATION or (
-                unknown and time.monotonic() > patience
-            ):
+            if error.code() in error_codes.AUTHORISATION:
                 self._refuse([error], name)
+            if error.code() in error_codes.UNKNOWN_TOPIC and time.monotonic() > patience:
+                other = self._colliding(producer, name)
+                if other is None:
+                    self._refuse([error], name)
+                text = f"the name collides with that of topic {other!r}: '.' and '_' are alike"
+                return self._kafka.KafkaError(KafkaCode.TOPIC_EXCEPTION, text)
             wait()
             time.sleep(_PAUSE_S)
+
+    def _colliding(self, producer: Any, name: str) -> str | None:
+        """Return the topic because of which brokers never make one of this name.
+
+        The names of their metrics hold ``_`` for every ``.``; to who writes they say nothing of it.
+        """
+        try:
+            there = producer.list_topics(timeout=_ASK_S).topics
+        except self._kafka.KafkaException:
+            return None
+        alike = name.replace(".", "_")
+        found = (other for other in there if other != name and other.replace(".", "_") == alike)
+        return next(found, None)
 
     def _ask(self, producer: Any, topic: str) -> Any:
         try:

@@ -16,16 +16,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from airflow_provider_deltaforge.errors import (
-    AccessError,
-    FatalError,
-    RetryableError,
-    WrongServerError,
-)
+from airflow_provider_deltaforge.errors import AccessError, RetryableError, WrongServerError
 from airflow_provider_deltaforge.events.message import Messages, Rejection
 from airflow_provider_deltaforge.sinks.contract import WriterClaim
 from airflow_provider_deltaforge.sinks.kafka import error_codes
-from airflow_provider_deltaforge.sinks.kafka.batch import CONTENT_TYPE, KafkaBatch
+from airflow_provider_deltaforge.sinks.kafka.batch import CONTENT_TYPE, KafkaBatch, SendLimit
 from airflow_provider_deltaforge.sinks.kafka.configuration import (
     TRANSACTIONAL,
     TRANSACTIONS,
@@ -51,6 +46,10 @@ _PORT = 9092
 _SLICE_S = 0.25
 _SPARE_S = 1.0
 _EMPTY_S = 5.0
+_SLOW = (
+    "is there a quota, or a slow network? Fewer are sent at a time now, and with a longer "
+    "send_timeout_secs more"
+)
 _BY_KEY = -1
 """In place of a partition: the client chooses it by the key."""
 
@@ -81,6 +80,7 @@ class KafkaWriter:
         self._has_withdrawn = False
         self._claim: WriterClaim | None = None
         self._expiry_s = float("inf")
+        self._limit = SendLimit()
         self._producer: Any = self._new_producer()
         with suppress(RetryableError):  # Left to the first write.
             self.reach()
@@ -149,8 +149,7 @@ class KafkaWriter:
             if self._abandoned or time.monotonic() >= deadline:
                 raise RetryableError(
                     f"{self._where}: a former producer ({name}) could not be shut out within "
-                    f"{self.timeout_s:g} s; check that the brokers {self._sink.brokers} are up "
-                    f"and reachable (last error: {self._errors.last})"
+                    f"{self.timeout_s:g} s; {self._are_up()}"
                 )
 
     def abandon(self) -> None:
@@ -203,9 +202,11 @@ class KafkaWriter:
         careful = careful or messages.shards is not None
         careful = careful or (bool(self._label) and messages.bare is not None)
         while work.next < len(messages):
+            if work.next >= self._limit.end(work):
+                self._await_answers(work, deadline)
             self._hold()
             work.begun_s = work.begun_s or time.monotonic()
-            columns = work.some()
+            columns = work.some(self._limit.end(work))
             sent = 0 if careful else self._hand_over_quickly(*columns)
             work.next += sent
             if sent < len(columns[0]):
@@ -252,7 +253,7 @@ class KafkaWriter:
         if work.singly:
             extra["on_delivery"] = partial(work.note, work.next)
             if self._has_withdrawn:
-                self._await_answer(work, deadline)
+                self._await_answers(work, deadline)
         while True:
             try:
                 self._producer.produce(*plain, **extra)
@@ -273,12 +274,18 @@ class KafkaWriter:
         if self._claim is not None:
             self._claim.hold()
 
-    def _await_answer(self, work: KafkaBatch, deadline: float) -> None:
-        """Wait until nothing is under way, so that the next message is a request of its own."""
+    def _await_answers(self, work: KafkaBatch, deadline: float) -> None:
+        """Wait until nothing is under way."""
         while self._serve(self._producer.flush, _SLICE_S):
             self._check(work, deadline)
+        self._raise_if_failed(work)
         self._hold()
-        work.begun_s = time.monotonic()
+        now = time.monotonic()
+        if not work.singly:
+            self._limit.learn((now - work.begun_s) / self._expiry_s)
+        work.begun_s = now
+        if not work.failures:
+            work.done = work.next
 
     def _retry_singly(self, work: KafkaBatch) -> KafkaBatch:
         """Begin the batch again so that the broker says which message it refuses.
@@ -317,10 +324,7 @@ class KafkaWriter:
             else:
                 return
         self._raise_if_other_server()
-        raise RetryableError(
-            f"{self._where}: no answer; check that the brokers {self._sink.brokers} are up and "
-            f"reachable (last error: {self._errors.last})"
-        )
+        raise RetryableError(f"{self._where}: no answer; {self._are_up()}")
 
     def _check(self, work: KafkaBatch, deadline: float) -> None:
         """Give up waiting when there is a reason to."""
@@ -329,21 +333,37 @@ class KafkaWriter:
         if self._abandoned:
             raise RetryableError(f"{self._where}: asked to end before a batch was acknowledged")
         if work.begun_s and time.monotonic() - work.begun_s > self._expiry_s:
-            # As a whole: a message that expired alone could be overtaken by a later one of its key.
-            self._withdraw()
-            raise RetryableError(
-                f"{self._where}: a batch of {len(work.messages)} messages is given up after "
-                f"{self._expiry_s:g} s without an answer, and sent again; check that the brokers "
-                f"{self._sink.brokers} are up and reachable (last error: {self._errors.last})"
-            )
+            self._give_up(work)
         if time.monotonic() >= deadline:
             self._raise_if_other_server()
             raise RetryableError(
                 f"{self._where}: a batch of {len(work.messages)} messages is not acknowledged "
-                f"after {self.timeout_s:g} s; check that the brokers {self._sink.brokers} are "
-                f"up and reachable (last error: {self._errors.last})"
-                f"{self._topics.without_leader(self._producer, work.messages)}"
+                f"after {self.timeout_s:g} s{f', {work.done} of them are' * bool(work.done)}; "
+                f"{self._are_up()}{self._topics.without_leader(self._producer, work.messages)}"
             )
+
+    def _give_up(self, work: KafkaBatch) -> NoReturn:
+        """Begin again with what is not answered.
+
+        As a whole: a message that expired alone could be overtaken by a later one of its key.
+        """
+        answered = max(0, work.next - work.done - len(self._producer))
+        self._limit.lower(work, answered)
+        self._withdraw()
+        self._work = work.left()
+        raise RetryableError(
+            f"{self._where}: a batch of {len(work.messages)} messages is given up after "
+            f"{self._expiry_s:g} s, and what is left of it sent again; "
+            + (
+                f"{answered} of them were acknowledged meanwhile: {_SLOW}"
+                if answered
+                else self._are_up()
+            )
+        )
+
+    def _are_up(self) -> str:
+        brokers, last = self._sink.brokers, self._errors.last
+        return f"check that the brokers {brokers} are up and reachable (last error: {last})"
 
     def _raise_if_refused(self) -> None:
         if self._errors.are_refusals():
@@ -372,23 +392,9 @@ class KafkaWriter:
     def _raise(self, failures: list[Any], topic: str = "") -> NoReturn:
         """Turn failures into the error the engine acts on, and start afresh next time."""
         error = next((e for e in failures if e.code() in error_codes.ACCESS), failures[0])
-        text = scrub(self._sink, error.str())
         self._forget(is_fatal=any(error.fatal() for error in failures))
         where = f"{self._where}: topic {topic!r}" if topic else self._where
-        if error.code() in error_codes.ACCESS:
-            raise AccessError(f"{where}: {text}; grant what is missing to this client")
-        if error.code() in error_codes.NEVER:
-            raise FatalError(f"{where}: {text}; change the topic's settings")
-        if error.code() == error_codes.UNKNOWN_PARTITION:
-            raise RetryableError(
-                f"{where}: {text}; spec.sharding.count of the document counts more shards than the "
-                "topic has partitions: add partitions, or lower it"
-            )
-        if error.code() in error_codes.UNKNOWN_TOPIC:
-            raise RetryableError(
-                f"{where}: {text}; create the topic, or set create_topics: {{}} to have it made"
-            )
-        raise RetryableError(f"{where}: {text}")
+        raise error_codes.reaction(error.code(), f"{where}: {scrub(self._sink, error.str())}")
 
     def _new_producer(self, **more: Any) -> Any:
         callbacks = {
