@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter, restored
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of, places_of
+from airflow_provider_deltaforge.engine.render.processed_batch import ProcessorInput
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch, RefusedEvents
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
@@ -84,6 +85,23 @@ def test_what_a_processor_refused_comes_back_as_it_came_to_it(writer):
         restored(stored(writer.of_sink("o", refusals(rows), ProcessedBatch(rows))))
     )
     assert [one.at for one in letters] == origins.tolist()
+
+
+@pytest.mark.parametrize("op", ["u", "t"])
+def test_an_entry_keeps_what_its_row_was_before_it_had_another_table_or_key(writer, op):
+    plain = {**PLAIN, "op": op}
+    rows = batch([{**plain, "key": b"1"}, {**plain, "key": b"2"}])
+    before = batch([{**plain, "key": b"1", "table": "old"}, {**plain, "key": b"2"}])
+    inputs = [ProcessorInput("p", [before]), ProcessorInput("q", [rows])]
+    letters = writer.of_sink("out", refusals(rows), ProcessedBatch(rows, None, [], inputs))
+    places = places_of(rows, [before, rows])
+    assert [place_of(one.dead_letter) for one in stored(letters)] == places
+    assert [place.meets(there) for place, there in zip(places, places_of(before), strict=True)] == [
+        True,
+        True,
+    ]
+    # What an earlier release stored of an event that no processor has changed is the same.
+    assert [b"earlier" in one.text for one in letters] == [True, False]
 
 
 def test_only_what_was_refused_unmasked_or_cut_cannot_come_back(writer):

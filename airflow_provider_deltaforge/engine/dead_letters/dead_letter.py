@@ -5,7 +5,7 @@ And the events, read back from them.
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +86,9 @@ class DeadLetterWriter:
                 DeadLetterReason(processor_id=refused.processor_id, **_why(rejection))
                 for rejection in refused.rejections
             ]
+            places = places_of(refused.rows, refused.places)
             dead_letters += self._dead_letters(
-                refused.rows, reasons, refused.origins, masked=refused.masked
+                refused.rows, reasons, refused.origins, places, masked=refused.masked
             )
         return dead_letters
 
@@ -105,17 +106,21 @@ class DeadLetterWriter:
         at = sorted(first)
         reasons = [DeadLetterReason(sink_id=sink_id, **_why(first[row])) for row in at]
         origins = np.array([processed.origin(row) for row in at], np.int64)
-        return self._dead_letters(processed.rows.take(pa.array(at, pa.int32())), reasons, origins)
+        chosen = pa.array(at, pa.int32())
+        rows = processed.rows.take(chosen)
+        places = places_of(rows, [each.rows().take(chosen) for each in processed.inputs if at])
+        return self._dead_letters(rows, reasons, origins, places)
 
     def _dead_letters(
         self,
         rows: pa.RecordBatch,
         reasons: Sequence[DeadLetterReason],
         origins: np.ndarray,
+        places: Sequence[RowKey],
         *,
         masked: bool = True,
     ) -> list[PreparedDeadLetter]:
-        places, rests = places_of(rows), _rests(rows)
+        rests = _rests(rows, places)
         if not masked:
             rows = _without_payload(rows, _UNMASKED)
         events, cut = self._readable(rows)
@@ -178,9 +183,10 @@ def _is_readable(event: bytes) -> bool:
     return True
 
 
-def _rests(rows: pa.RecordBatch) -> list[bytes]:
+def _rests(rows: pa.RecordBatch, places: Sequence[RowKey]) -> list[bytes]:
     """Return what the native form does not say, as JSON; ``null`` where no text can hold it."""
-    columns: Iterable[tuple[Any, ...]] = zip(
+    columns = zip(
+        places,
         rows["key"].to_pylist(),
         rows["former_key"].to_pylist(),
         rows["row"].to_pylist(),
@@ -188,14 +194,17 @@ def _rests(rows: pa.RecordBatch) -> list[bytes]:
         strict=True,
     )
     rests = []
-    for key, former, row, routing in columns:
+    for place, key, former, row, routing in columns:
         if routing is not None and routing["headers"] is not None:
             routing["headers"] = dict(routing["headers"])
         try:
             texts = {"key": key, "former_key": former}
             known = {name: None if text is None else text.decode() for name, text in texts.items()}
-            rest = EventRemainder(**known, row=row, routing=routing)
-            rests.append(rest.model_dump_json().encode())
+            earlier = [each.as_earlier() for each in place.earlier] or None
+            rest = EventRemainder(**known, row=row, routing=routing, earlier=earlier)
+            # Without it, an earlier release can read the entry.
+            left_out = {"earlier"} if earlier is None else None
+            rests.append(rest.model_dump_json(exclude=left_out).encode())
         except UnicodeError:
             rests.append(b"null")
     return rests

@@ -1,12 +1,13 @@
 """Rows of tables as places that events change one after the other."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter
+from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, EarlierPlace
 
 _BETWEEN = "\0"
 
@@ -20,23 +21,46 @@ class RowKey:
         row: table and primary key; None of a table without one, and of what concerns no row.
         former: the row under the key that an update took from it.
         whole: every row of the table, as a truncation does.
+        earlier: what it was before processors gave the event another table or key; entries of
+            those processors know the row by that.
     """
 
     table: bytes
     row: bytes | None
     whole: bool = False
     former: bytes | None = None
+    earlier: tuple["RowKey", ...] = ()
 
     @property
     def rows(self) -> frozenset[bytes]:
         """The rows it names."""
         return frozenset(row for row in (self.row, self.former) if row is not None)
 
+    @property
+    def names(self) -> tuple["RowKey", ...]:
+        """All that the row is known by, itself first."""
+        return (self, *self.earlier)
+
     def meets(self, other: "RowKey") -> bool:
         """Return whether the order of two events matters."""
-        if self.whole or other.whole:
-            return self.table == other.table
-        return not self.rows.isdisjoint(other.rows)
+        return any(_meet(mine, its) for mine in self.names for its in other.names)
+
+    def as_earlier(self) -> EarlierPlace:
+        """Return it as an entry keeps it.
+
+        Raises:
+            UnicodeError: no text can hold it.
+        """
+        start = len(self.table) + len(_BETWEEN)
+        keys = [None if row is None else row[start:].decode() for row in (self.row, self.former)]
+        table = self.table.decode().split(_BETWEEN)
+        return EarlierPlace(table=table, key=keys[0], former_key=keys[1])
+
+
+def _meet(first: RowKey, other: RowKey) -> bool:
+    if first.whole or other.whole:
+        return first.table == other.table
+    return not first.rows.isdisjoint(other.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +80,12 @@ class RowKeys:
     former: pa.BinaryArray
     whole: np.ndarray
     named: np.ndarray
+
+    @property
+    def wide(self) -> np.ndarray:
+        """Which events concern more rows than one."""
+        found: np.ndarray = self.whole | np.asarray(self.former.is_valid())
+        return found
 
     @classmethod
     def of(cls, rows: pa.RecordBatch) -> "RowKeys":
@@ -78,10 +108,21 @@ class RowKeys:
         return RowKey(self.tables[row].as_py(), key, bool(self.whole[row]), former)
 
 
-def places_of(rows: pa.RecordBatch) -> list[RowKey]:
-    """Return the place of every event of a small batch."""
-    found = RowKeys.of(rows)
-    return [found.at(row) for row in range(rows.num_rows)]
+def places_of(rows: pa.RecordBatch, earlier: Sequence[pa.RecordBatch] = ()) -> list[RowKey]:
+    """Return the place of every event of a small batch.
+
+    Args:
+        rows: the events.
+        earlier: what they concerned in front of processors.
+    """
+    found, before = RowKeys.of(rows), [RowKeys.of(each) for each in earlier]
+    places = []
+    for row in range(rows.num_rows):
+        place = found.at(row)
+        others = {each.at(row): None for each in before}
+        others.pop(place, None)
+        places.append(replace(place, earlier=tuple(others)) if others else place)
+    return places
 
 
 def place_of(dead_letter: DeadLetter) -> RowKey | None:
@@ -89,9 +130,18 @@ def place_of(dead_letter: DeadLetter) -> RowKey | None:
     if dead_letter.rest is None or dead_letter.payload_truncated:
         return None
     source = dead_letter.event.get("source") or {}
-    names = (source.get("db") or "", source.get("schema") or "", source.get("table") or "")
-    table = _BETWEEN.join(names).encode()
-    op = dead_letter.event.get("op")
-    keys = (None, None) if op == "ddl" else (dead_letter.rest.key, dead_letter.rest.former_key)
-    row, former = (None if key is None else _BETWEEN.join((*names, key)).encode() for key in keys)
-    return RowKey(table, row, op == "t", former)
+    names = [source.get("db") or "", source.get("schema") or "", source.get("table") or ""]
+    rest, op = dead_letter.rest, dead_letter.event.get("op")
+    if op == "ddl":
+        return RowKey(_BETWEEN.join(names).encode(), None)
+    own = EarlierPlace(table=names, key=rest.key, former_key=rest.former_key)
+    place, *earlier = (_stored(each, whole=op == "t") for each in (own, *(rest.earlier or ())))
+    return replace(place, earlier=tuple(earlier))
+
+
+def _stored(place: EarlierPlace, *, whole: bool) -> RowKey:
+    row, former = (
+        None if key is None else _BETWEEN.join((*place.table, key)).encode()
+        for key in (place.key, place.former_key)
+    )
+    return RowKey(_BETWEEN.join(place.table).encode(), row, whole, former)

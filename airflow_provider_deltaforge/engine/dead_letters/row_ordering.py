@@ -38,6 +38,7 @@ class QueueEntry:
 
     Attributes:
         place: what it changed.
+        processor_id: in front of which one it did so; None: behind all of them.
         seq: its number, 0 before it is stored.
         dead_letter: itself, before it is stored.
         event_id: of its event; read again, everything before it is older.
@@ -45,6 +46,7 @@ class QueueEntry:
     """
 
     place: RowKey
+    processor_id: str | None = None
     seq: int = 0
     dead_letter: PreparedDeadLetter | None = None
     at: int = -1
@@ -53,7 +55,7 @@ class QueueEntry:
 
 @dataclass(slots=True)
 class QueueEntries:
-    """The entries that one sink misses."""
+    """The entries that one sink misses, of one processor or of the sink itself."""
 
     tables: dict[bytes, list[QueueEntry]] = field(default_factory=dict)
     rows: dict[bytes, list[QueueEntry]] = field(default_factory=dict)
@@ -147,7 +149,7 @@ class RowOrdering:
         self._behind = behind
         self._sink_ids = list(sink_ids)
         self._holds = holds
-        self._missing: dict[str, QueueEntries] = {}
+        self._missing: dict[tuple[str, str | None], QueueEntries] = {}
         self._read_upto = 0
         self._ids: set[bytes] = set()
         self._unread: set[bytes] = set()
@@ -175,7 +177,9 @@ class RowOrdering:
         place = place_of(dead_letter)
         if place is None or (self._behind and dead_letter.meta.sink_id not in (None, self._behind)):
             return
-        entry = QueueEntry(place, dead_letter.seq, event_id=uuid.UUID(dead_letter.event_id).bytes)
+        event_id = uuid.UUID(dead_letter.event_id).bytes
+        processor_id = dead_letter.meta.processor_id
+        entry = QueueEntry(place, processor_id, dead_letter.seq, event_id=event_id)
         self._ids.add(entry.event_id)
         if self._behind and dead_letter.meta.sink_id is None:
             self._unread.add(entry.event_id)
@@ -183,7 +187,7 @@ class RowOrdering:
             if sink_id in dead_letter.meta.overtaken:
                 self._overtaken.setdefault(entry.event_id, []).append((entry, sink_id))
             else:
-                self._missing.setdefault(sink_id, QueueEntries()).add(entry)
+                self._misses(sink_id, entry)
 
     def held_back(
         self, rendered: SinkMessages, pending: Sequence[PreparedDeadLetter], sink_ids: Iterable[str]
@@ -204,7 +208,7 @@ class RowOrdering:
         for name, sent in list(messages.items()) if self._holds else ():
             refused = [*_refused_by_processors(rendered.processed), *_unrendered(rendered, name)]
             entries = self._missed(name, [*_entries_of(pending, name), *refused])
-            rows = self._rows_held(entries, rendered.processed, again) if entries.tables else []
+            rows = self._rows_held(entries, rendered.processed, again) if entries else []
             held_back = np.isin(sent.event_rows.to_numpy(), rows)
             if held_back.any():
                 there = np.unique(sent.event_rows.to_numpy()[held_back]).tolist()
@@ -213,22 +217,28 @@ class RowOrdering:
         return messages, held
 
     def _rows_held(
-        self, entries: QueueEntries, processed: ProcessedBatch, again: Mapping[bytes, int]
+        self,
+        missed: Mapping[str | None, QueueEntries],
+        processed: ProcessedBatch,
+        again: Mapping[bytes, int],
     ) -> list[int]:
         places, at = RowKeys.of(processed.rows), _at(processed)
         self._unread -= again.keys()
         rows: set[int] = set()
         oldest: int | None = None
-        for row, entry in newer(entries.met(places, at, rows), at, again):
-            if entry.event_id in self._unread:
-                continue
-            if entry.seq and oldest is None:
-                oldest = self._queue.oldest() or self._read_upto + 1
-            # What somebody has made room of holds nothing back any more.
-            if not 0 < entry.seq < (oldest or 0):
-                rows.add(row)
         # What concerns more rows than the entry's own holds back the later events of these, too.
-        wide = places.whole | np.asarray(places.former.is_valid())
+        wide = places.wide
+        for processor_id, entries in missed.items():
+            there = RowKeys.of(processed.in_front_of(processor_id))
+            wide = wide | there.wide
+            for row, entry in newer(entries.met(there, at, rows), at, again):
+                if entry.event_id in self._unread:
+                    continue
+                if entry.seq and oldest is None:
+                    oldest = self._queue.oldest() or self._read_upto + 1
+                # What somebody has made room of holds nothing back any more.
+                if not 0 < entry.seq < (oldest or 0):
+                    rows.add(row)
         spread: set[int] = set()
         while found := sorted(row for row in rows - spread if wide[row]):
             spread |= set(found)
@@ -259,23 +269,24 @@ class RowOrdering:
         again = self._read_again(rendered.processed)
         for sink_id, rejections in refused.items():
             self._not_overtaken_yet(sink_id, again)
-            entries = self._missed(sink_id, _entries_of(dead_letters, sink_id))
-            if not entries.tables:
+            missed = self._missed(sink_id, _entries_of(dead_letters, sink_id))
+            if not missed:
                 continue
             processed = rendered.processed
             rows = np.unique(rendered.messages[sink_id].event_rows.to_numpy())
             rows = rows[~np.isin(rows, [rejection.event_row for rejection in rejections])]
-            taken = processed.rows.take(pa.array(rows))
-            at = _at(processed)[rows]
-            for row, entry in entries.met(RowKeys.of(taken), at):
-                # Killed after it was stored early, the event itself may be taken after all.
-                itself = bool(entry.event_id) and taken["event_id"][row].as_py() == entry.event_id
-                if not itself and at[row] <= again.get(entry.event_id, -1):
-                    continue
-                if entry.dead_letter is not None:
-                    entry.dead_letter.overtaken_by(sink_id)
-                else:
-                    self._marks.setdefault(entry.seq, {})[sink_id] = True
+            ids, at = processed.rows["event_id"].take(pa.array(rows)), _at(processed)[rows]
+            for processor_id, entries in missed.items():
+                places = RowKeys.of(processed.in_front_of(processor_id).take(pa.array(rows)))
+                for row, entry in entries.met(places, at):
+                    # Killed after it was stored early, the event itself may be taken after all.
+                    itself = bool(entry.event_id) and ids[row].as_py() == entry.event_id
+                    if not itself and at[row] <= again.get(entry.event_id, -1):
+                        continue
+                    if entry.dead_letter is not None:
+                        entry.dead_letter.overtaken_by(sink_id)
+                    else:
+                        self._marks.setdefault(entry.seq, {})[sink_id] = True
 
     def _read_again(self, processed: ProcessedBatch) -> dict[bytes, int]:
         """Return where in a batch the events of stored entries stand: the log is read again."""
@@ -296,7 +307,7 @@ class RowOrdering:
             for entry, by in self._overtaken.get(event_id, ()):
                 if by == sink_id:
                     self._marks.setdefault(entry.seq, {})[sink_id] = False
-                    self._missing.setdefault(sink_id, QueueEntries()).add(entry)
+                    self._misses(sink_id, entry)
             left = [mark for mark in self._overtaken.get(event_id, ()) if mark[1] != sink_id]
             self._overtaken[event_id] = left
 
@@ -325,27 +336,40 @@ class RowOrdering:
         """Go on after the writes are stored: who was overtaken once need not be watched."""
         if not self._marks:
             return
-        for sink_id, entries in self._missing.items():
+        for (sink_id, processor_id), entries in self._missing.items():
             gone = {seq for seq, marks in self._marks.items() if marks.get(sink_id)}
             for entry in entries.among(gone):
                 self._overtaken.setdefault(entry.event_id, []).append((entry, sink_id))
-            self._missing[sink_id] = entries.without(gone)
+            self._missing[sink_id, processor_id] = entries.without(gone)
         self._marks = {}
 
-    def _missed(self, sink_id: str, more: Sequence[QueueEntry]) -> QueueEntries:
-        """Return the entries that a sink misses, with those that are not stored yet."""
-        stored = self._missing.get(sink_id, QueueEntries())
-        if not more:
-            return stored
-        both = stored.without(())
-        for entry in more:
-            both.add(entry)
-        return both
+    def _misses(self, sink_id: str, entry: QueueEntry) -> None:
+        self._missing.setdefault((sink_id, entry.processor_id), QueueEntries()).add(entry)
+
+    def _missed(self, sink_id: str, more: Sequence[QueueEntry]) -> dict[str | None, QueueEntries]:
+        """Return what a sink misses, by processor, with what is not stored yet."""
+        found = {
+            processor_id: entries
+            for (name, processor_id), entries in self._missing.items()
+            if name == sink_id and entries.tables
+        }
+        for processor_id in {entry.processor_id for entry in more}:
+            both = found.get(processor_id, QueueEntries()).without(())
+            for entry in more:
+                if entry.processor_id == processor_id:
+                    both.add(entry)
+            found[processor_id] = both
+        return found
 
 
 def _entries_of(dead_letters: Sequence[PreparedDeadLetter], sink_id: str) -> list[QueueEntry]:
     return [
-        QueueEntry(dead_letter.place, dead_letter=dead_letter, at=dead_letter.at)
+        QueueEntry(
+            dead_letter.place,
+            dead_letter.refusal.processor_id,
+            dead_letter=dead_letter,
+            at=dead_letter.at,
+        )
         for dead_letter in dead_letters
         if dead_letter.place is not None
         and dead_letter.refusal.sink_id in (None, sink_id)
@@ -358,7 +382,7 @@ def _refused_by_processors(processed: ProcessedBatch) -> Iterable[QueueEntry]:
     for refused in processed.refused:
         if refused.masked:
             for place, at in zip(places_of(refused.rows), refused.origins.tolist(), strict=True):
-                yield QueueEntry(place, at=at)
+                yield QueueEntry(place, refused.processor_id, at=at)
 
 
 def _unrendered(rendered: SinkMessages, sink_id: str) -> Iterable[QueueEntry]:

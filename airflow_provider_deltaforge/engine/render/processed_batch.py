@@ -9,7 +9,31 @@ import pyarrow as pa
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
 from airflow_provider_deltaforge.events.message import Rejection
 
+PLACE_COLUMNS = ["db", "schema", "table", "op", "key", "former_key"]
+"""What says which row of which table an event concerns."""
+
 _TX_END = CHANGE_SCHEMA.get_field_index("tx_end")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorInput:
+    """Which rows of which tables events concerned in front of one processor.
+
+    Attributes:
+        processor_id: which one.
+        parts: what it was given, only the columns of ``PLACE_COLUMNS``.
+        origins: per event that came of it, the row of the parts, one behind the other, that it
+            stands for; None: one for one.
+    """
+
+    processor_id: str
+    parts: Sequence[pa.RecordBatch]
+    origins: np.ndarray | None = None
+
+    def rows(self) -> pa.RecordBatch:
+        """Return the columns, a row per event that came of it."""
+        rows = pa.concat_batches(self.parts)
+        return rows if self.origins is None else rows.take(pa.array(self.origins))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +46,7 @@ class RefusedEvents:
         origins: per event, the row of the source's batch it stands for.
         rejections: why; ``event_row`` counts in ``rows``.
         masked: nothing in the rows is still to be masked.
+        places: of the rows, in front of each earlier processor with nothing still to be masked.
     """
 
     processor_id: str
@@ -29,6 +54,7 @@ class RefusedEvents:
     origins: np.ndarray
     rejections: Sequence[Rejection]
     masked: bool = True
+    places: Sequence[pa.RecordBatch] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +65,26 @@ class ProcessedBatch:
         rows: change events, in the order of delivery.
         origins: per row, the row of the source's batch it stands for; None: one for one.
         refused: what processors could not process, by processor in the order of the chain.
+        inputs: of the processors in front of which nothing is still to be masked, in their order.
     """
 
     rows: pa.RecordBatch
     origins: np.ndarray | None = None
     refused: Sequence[RefusedEvents] = ()
+    inputs: Sequence[ProcessorInput] = ()
 
     def origin(self, row: int) -> int:
         """Return the row of the source's batch that a row stands for."""
         return row if self.origins is None else int(self.origins[row])
+
+    def in_front_of(self, processor_id: str | None) -> pa.RecordBatch:
+        """Return which rows of which tables the events concerned in front of a processor.
+
+        Args:
+            processor_id: None, or unknown: behind all of them.
+        """
+        found = [each for each in self.inputs if each.processor_id == processor_id]
+        return found[0].rows() if found else self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +161,23 @@ def merged(
         for processor_id in processor_ids
         if any(entry.processor_id == processor_id for each in made for entry in each.refused)
     ]
-    return ProcessedBatch(transactions.with_ends(rows, origins), origins, refused)
+    inputs = [_joined(made, processor_id, order) for processor_id in processor_ids]
+    kept = [each for each in inputs if each.parts]
+    return ProcessedBatch(transactions.with_ends(rows, origins), origins, refused, kept)
+
+
+def _joined(made: Sequence[ProcessedBatch], processor_id: str, order: np.ndarray) -> ProcessorInput:
+    """Return what one processor was given of all parts; of a dropped part it was given nothing."""
+    parts: list[pa.RecordBatch] = []
+    origins = [np.zeros(0, np.int64)]
+    for each in made:
+        for own in each.inputs:
+            if own.processor_id == processor_id:
+                start = sum(part.num_rows for part in parts)
+                at = np.arange(each.rows.num_rows) if own.origins is None else own.origins
+                origins.append(at + start)
+                parts += own.parts
+    return ProcessorInput(processor_id, parts, np.concatenate(origins)[order] if parts else None)
 
 
 def _united(entries: Sequence[RefusedEvents]) -> RefusedEvents:
@@ -137,6 +190,10 @@ def _united(entries: Sequence[RefusedEvents]) -> RefusedEvents:
         rows=pa.concat_batches([entry.rows for entry in entries]).take(pa.array(order)),
         origins=origins[order],
         rejections=[replace(reasons[at], event_row=row) for row, at in enumerate(order.tolist())],
+        places=[
+            pa.concat_batches(rows).take(pa.array(order))
+            for rows in zip(*(entry.places for entry in entries), strict=True)
+        ],
     )
 
 

@@ -29,8 +29,10 @@ from airflow_provider_deltaforge.engine.base.retry import StopRetrying, retry_un
 from airflow_provider_deltaforge.engine.render.former_keys import without_foreign
 from airflow_provider_deltaforge.engine.render.key_parts import parts_of_rows
 from airflow_provider_deltaforge.engine.render.processed_batch import (
+    PLACE_COLUMNS,
     BatchTransactions,
     ProcessedBatch,
+    ProcessorInput,
     RefusedEvents,
     flags,
     merged,
@@ -166,10 +168,16 @@ class ProcessorChain:
     ) -> ProcessedBatch:
         origins: np.ndarray | None = None
         refused: list[RefusedEvents] = []
+        inputs: list[ProcessorInput] = []
         for link in chain:
             done = self._retry(link, rows)
             if done.rejections:
-                refused.append(_refused(link, rows, origins, done.rejections))
+                refused.append(_refused(link, rows, origins, done.rejections, inputs))
+            if link.masked:
+                inputs.append(ProcessorInput(link.id, [rows.select(PLACE_COLUMNS)]))
+            inputs = [
+                replace(each, origins=_composed(each.origins, done.origins)) for each in inputs
+            ]
             origins = _composed(origins, done.origins)
             before = rows
             rows = marked(link.id, link.key, rows, done)
@@ -177,7 +185,7 @@ class ProcessorChain:
             rows = transactions.with_ends(rows, origins)
             if not rows.num_rows:
                 break
-        return ProcessedBatch(with_unchanged(rows), origins, refused)
+        return ProcessedBatch(with_unchanged(rows), origins, refused, inputs)
 
     def close(self) -> None:
         """Close every worker, also one that still works after a while. Safe to call twice.
@@ -273,6 +281,7 @@ def _refused(
     rows: pa.RecordBatch,
     origins: np.ndarray | None,
     rejections: Sequence[Rejection],
+    inputs: Sequence[ProcessorInput],
 ) -> RefusedEvents:
     first = {rejection.event_row: rejection for rejection in reversed(rejections)}
     at = np.array(sorted(first), np.int32)
@@ -281,7 +290,9 @@ def _refused(
         for row, event in enumerate(at.tolist())
     ]
     own = at if origins is None else origins[at]
-    return RefusedEvents(link.id, rows.take(pa.array(at)), own, moved, link.masked)
+    chosen = pa.array(at)
+    places = [each.rows().take(chosen) for each in inputs]
+    return RefusedEvents(link.id, rows.take(chosen), own, moved, link.masked, places)
 
 
 def _composed(origins: np.ndarray | None, following: pa.Int32Array | None) -> np.ndarray | None:

@@ -45,18 +45,20 @@ class _KeptEntry:
     tables: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, seq: int, place: RowKey) -> None:
-        self.tables.setdefault(place.table, seq)
-        if place.whole:
-            self.whole.setdefault(place.table, seq)
-        for row in place.rows:
-            self.rows.setdefault(row, seq)
+        for name in place.names:
+            self.tables.setdefault(name.table, seq)
+            if name.whole:
+                self.whole.setdefault(name.table, seq)
+            for row in name.rows:
+                self.rows.setdefault(row, seq)
 
     def ahead(self, place: RowKey) -> int | None:
         """Return an entry that meets a place; see ``RowKey.meets``."""
-        if place.whole:
-            return self.tables.get(place.table)
-        of_rows = [self.rows[row] for row in place.rows if row in self.rows]
-        return min(of_rows) if of_rows else self.whole.get(place.table)
+        rows = [row for name in place.names for row in name.rows]
+        of_rows = [self.rows[row] for row in rows if row in self.rows and not place.whole]
+        whole = self.tables if place.whole else self.whole
+        found = of_rows or [whole[name.table] for name in place.names if name.table in whole]
+        return min(found, default=None)
 
 
 class ReplayPlan:

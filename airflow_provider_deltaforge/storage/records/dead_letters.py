@@ -32,6 +32,15 @@ class DeadLetterReason(Settings):
     """Sinks that a replay has given it; the others still miss it."""
 
 
+class EarlierPlace(Settings):
+    """Which row an event concerned before processors gave it another table or key."""
+
+    table: list[str]
+    """Database, schema and table, each empty if there is none."""
+    key: str | None = None
+    former_key: str | None = None
+
+
 class EventRemainder(Settings):
     """What a change event has and its native form does not say."""
 
@@ -43,6 +52,8 @@ class EventRemainder(Settings):
     """Where a processor sent it."""
     former_key: str | None = None
     """The key before, if it is an update that changed it."""
+    earlier: list[EarlierPlace] | None = None
+    """In front of the processors that it has passed, where that differs."""
 
 
 class DeadLetter(Record):
