@@ -18,7 +18,8 @@ class Processed:
     """What a processor made of one batch.
 
     Attributes:
-        rows: change events in CHANGE_SCHEMA, in the order of delivery.
+        rows: change events in CHANGE_SCHEMA. The chain puts them into the order of ``origins``;
+            several of one origin stay as they are.
         origins: int32 per row: the row of the input it stands for or was made from. None: the
             rows are the input's, one for one.
         made: bool per row: the processor created this event, whose ``event_id`` is then filled in

@@ -165,9 +165,3 @@ def test_where_the_delete_of_a_former_key_is_held_its_row_is_still_lacking(held,
     delete = delete_ids(rows(held)["event_id"])[0].as_py()
     sent = messages(1, 3, 5, rows=[0, 1, 2])
     assert rest(delete, sent, log_of(LOG, (1, 3, 5), (0, 2, 4))) == left
-
-
-def test_where_processors_change_the_order_a_row_does_not_say_what_is_held():
-    sent = messages(5, 1, 3)
-    assert rest(event(2), sent, log_of(LOG, (5, 1, 3), (4, 0, 2))) is None
-    assert rest(event(1), sent, log_of(LOG, (5, 1, 3), (4, 0, 2))) == [3]

@@ -98,19 +98,20 @@ class TestProcessors:
         assert len(seen) == 4
         assert sum(map(len, seen.values())) == len(set.union(*seen.values())) == 100
 
-    def test_an_order_that_a_processor_makes_within_a_part_stays(self, chains):
+    def test_the_order_is_that_of_the_log_whatever_a_processor_returns(self, chains):
         def backwards(rows):
-            at = pa.array(np.arange(rows.num_rows, dtype=np.int32)[::-1])
-            return Processed(rows.take(at), origins=at)
+            """Return the last events first, and behind each a copy of it."""
+            at = np.repeat(np.arange(rows.num_rows, dtype=np.int32)[::-1], 2)
+            made = pa.array(np.tile([False, True], rows.num_rows))
+            return Processed(rows.take(pa.array(at)), origins=pa.array(at), made=made)
 
-        _, divided = chains(last=backwards)
-        done = divided.process(rows_of(60))
-        parts = defaultdict(list)
-        for number, part in zip(done.origins.tolist(), _parts(done.rows), strict=True):
-            parts[part].append(number)
-
-        assert len(parts) == 4
-        assert all(found == sorted(found, reverse=True) for found in parts.values())
+        for chain in chains(last=backwards):
+            done = chain.process(rows_of(60))
+            assert done.origins.tolist() == np.repeat(np.arange(60), 2).tolist()
+            assert done.rows["row"].to_pylist() == done.origins.tolist()
+            assert done.rows["synthetic"].to_pylist() == [None, "last"] * 60
+            ends = np.flatnonzero(done.rows["tx_end"].to_numpy(zero_copy_only=False))
+            assert ends.tolist() == list(range(13, 120, 14))
 
     @pytest.mark.parametrize("error", [EventError, FatalError])
     def test_an_error_in_one_part_ends_the_batch_once_all_have_ended(self, chains, error):
@@ -149,12 +150,6 @@ class TestProcessors:
         _, divided = chains(first=Processed, second=Processed)
         divided.close()
         assert sorted(CLOSED) == ["first"] * 4 + ["second"] * 4
-
-
-def _parts(rows):
-    from airflow_provider_deltaforge.engine.render.key_parts import parts_of_rows
-
-    return parts_of_rows(rows, 4).tolist()
 
 
 class TestCalls:

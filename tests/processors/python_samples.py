@@ -30,6 +30,10 @@ def twice(batch):
     return both.take(pa.array(order))
 
 
+def backwards(given):
+    return given.take(pa.array(range(given.num_rows)[::-1]))
+
+
 def plain_types(batch):
     """Go through Python objects: dictionaries become plain text, ids of new events are null."""
     events = batch.to_pylist()

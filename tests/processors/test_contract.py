@@ -4,6 +4,8 @@ import pytest
 
 from airflow_provider_deltaforge.plugins import PROCESSORS
 from airflow_provider_deltaforge.testing import ProcessorContract
+from airflow_provider_deltaforge.testing.processors import process
+from tests.processors.rows import rows_of
 
 SETTINGS = {
     "contract": {"tables": [{"table": "shop.*", "columns": {"sku": {"type": "string"}}}]},
@@ -16,6 +18,8 @@ SETTINGS = {
     "sql": {"query": "select events.* from events, range(2) order by _row"},
 }
 
+BACKWARDS = "tests.processors.python_samples:backwards"
+
 
 @pytest.mark.parametrize("name", SETTINGS)
 class TestProcessors(ProcessorContract):
@@ -26,3 +30,17 @@ class TestProcessors(ProcessorContract):
 
 def test_every_processor_is_held_to_it():
     assert set(SETTINGS) == set(PROCESSORS.shipped)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("python", {"function": BACKWARDS}),
+        ("python", {"function": BACKWARDS, "mode": "rows", "columns": {"n": "int64"}}),
+        ("javascript", {"inline": "function processBatch(events) { return events.reverse() }"}),
+        ("sql", {"query": "select * from events order by _row desc"}),
+    ],
+)
+def test_events_come_out_in_the_order_of_the_log(name, settings):
+    rows = rows_of({"n": 3}, {"n": 2}, {"n": 1})
+    assert process(PROCESSORS.load(name)(id=name, **settings), rows).rows.equals(rows)

@@ -144,10 +144,9 @@ def merged(
         at if each.origins is None else at[each.origins]
         for at, each in zip(parts, made, strict=True)
     ]
-    # What a processor moved to the front or the back of its part stays there.
-    turns = np.concatenate([np.maximum.accumulate(origins) for origins in own])
-    order = np.argsort(turns, kind="stable")
-    origins = np.concatenate(own)[order]
+    origins = np.concatenate(own)
+    order = np.argsort(origins, kind="stable")
+    origins = origins[order]
     rows = pa.concat_batches([each.rows for each in made]).take(pa.array(order))
     refused = [
         _united(

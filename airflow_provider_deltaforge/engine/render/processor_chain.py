@@ -303,7 +303,9 @@ def _composed(origins: np.ndarray | None, following: pa.Int32Array | None) -> np
 
 
 def checked(processor_id: str, before: pa.RecordBatch, done: Processed) -> Processed:
-    """Return what a processor made; refuse what would mark, count or deliver wrong events.
+    """Return what a processor made, in the order of the log.
+
+    What would mark, count or deliver wrong events is refused.
 
     Raises:
         FatalError: a processor broke its contract.
@@ -324,10 +326,23 @@ def checked(processor_id: str, before: pa.RecordBatch, done: Processed) -> Proce
         wrong = "rejections of events it was not given"
     if wrong is not None:
         raise FatalError(f"processor {processor_id} returned {wrong}: report this to its author")
-    if rows.schema.equals(CHANGE_SCHEMA):
+    if not rows.schema.equals(CHANGE_SCHEMA):
+        # A column that was set by its name alone has lost that it is never null.
+        rows = pa.RecordBatch.from_arrays(rows.columns, schema=CHANGE_SCHEMA)
+        done = replace(done, rows=rows)
+    return _in_order(done)
+
+
+def _in_order(done: Processed) -> Processed:
+    """Return events in the order of those that they stand for or were made from."""
+    if done.origins is None:
         return done
-    # A column that was set by its name alone has lost that it is never null.
-    return replace(done, rows=pa.RecordBatch.from_arrays(rows.columns, schema=CHANGE_SCHEMA))
+    origins = numbers(done.origins)
+    if not (origins[1:] < origins[:-1]).any():
+        return done
+    order = pa.array(np.argsort(origins, kind="stable"))
+    made = None if done.made is None else done.made.take(order)
+    return replace(done, rows=done.rows.take(order), origins=done.origins.take(order), made=made)
 
 
 def _fits(origins: pa.Int32Array, count: int, below: int) -> bool:
