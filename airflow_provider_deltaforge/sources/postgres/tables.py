@@ -56,6 +56,8 @@ SELECT concat_ws(' ', c.oid, c.xmin,
           FROM pg_attribute a WHERE a.attrelid = c.oid),
        (SELECT string_agg(concat(i.indexrelid, ':', i.xmin), ' ' ORDER BY i.indexrelid)
           FROM pg_index i WHERE i.indrelid = c.oid),
+       (SELECT string_agg(concat(k.oid, ':', k.xmin), ' ' ORDER BY k.oid)
+          FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'n'),
        (SELECT string_agg(concat(p.oid, ':', p.xmin, ':', r.xmin), ' ')
           FROM pg_publication p
           LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
@@ -77,6 +79,11 @@ _OPERATORS = """(
     JOIN pg_operator o ON o.oid = p.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
    WHERE d.typtype <> 'd' AND d.typnamespace <> 'pg_catalog'::regnamespace)"""
 
+# A NOT NULL that is NOT VALID, which servers have from 18 on, leaves NULLs that were there before.
+_NEVER_NULL = """(a.attnotnull AND NOT EXISTS (
+       SELECT FROM pg_constraint v WHERE v.conrelid = a.attrelid AND v.contype = 'n'
+          AND NOT v.convalidated AND v.conkey[1] = a.attnum))"""
+
 _KEYS = f"""
 SELECT i.indrelid, i.indisprimary,
        array_agg(a.attname ORDER BY k.place)::text[],
@@ -92,7 +99,7 @@ SELECT i.indrelid, i.indisprimary,
  WHERE i.indrelid = ANY(%s) AND i.indisunique AND i.indisvalid AND i.indislive
    AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
  GROUP BY i.indrelid, i.indexrelid, i.indisprimary
-HAVING bool_and(a.attnotnull) AND bool_and(k.option & 1 = 0)
+HAVING bool_and({_NEVER_NULL}) AND bool_and(k.option & 1 = 0)
  ORDER BY i.indrelid, i.indisprimary DESC, count(*), i.indexrelid
 """
 

@@ -150,6 +150,30 @@ def test_an_empty_table_gives_one_empty_chunk(either):
     assert batch.end["snapshot"]
 
 
+def test_nulls_that_a_not_null_not_valid_leaves_are_copied(postgres18_server):
+    fresh_database(
+        postgres18_server,
+        "cut",
+        "CREATE TABLE t (v int UNIQUE, w int)",
+        "INSERT INTO t SELECT nullif(greatest(i, 0), 0) FROM generate_series(-2, 30) i",
+        "ALTER TABLE t ADD CONSTRAINT later NOT NULL v NOT VALID",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+    )
+    snapshotter = begun(source_of(postgres18_server, "cut"))
+    (chunk,) = snapshotter.plan(10)
+    (batch,) = snapshotter.read(chunk, "run")
+    assert batch.rows.num_rows == 33
+    assert [column.nullable for column in batch.schemas[0].columns] == [True, True]
+
+    remedy = ("DELETE FROM t WHERE v IS NULL", "ALTER TABLE t VALIDATE CONSTRAINT later")
+    execute(postgres18_server, *remedy, database="cut")
+    batches = [b for chunk in snapshotter.plan(10) for b in snapshotter.read(chunk, "run")]
+    snapshotter.close()
+    drop_slots(postgres18_server, "cut")
+    assert [batch.rows.num_rows for batch in batches] == [10, 10, 10, 0]
+    assert [column.nullable for column in batches[0].schemas[0].columns] == [False, True]
+
+
 @pytest.mark.parametrize(
     "change",
     [
