@@ -202,15 +202,18 @@ SELECT DISTINCT coalesce(pg_partition_root(c.oid), c.oid)::oid
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
  WHERE p.pubname = %s
 """
+# A partition whose root is not published comes under its own name, whatever the publication says.
 _SCATTERED = """
-SELECT DISTINCT rn.nspname, r.relname
+SELECT DISTINCT rn.nspname, r.relname, b.pubviaroot
   FROM pg_publication b
   JOIN pg_publication_tables p ON p.pubname = b.pubname
   JOIN pg_namespace n ON n.nspname = p.schemaname
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename AND c.relispartition
   JOIN pg_class r ON r.oid = pg_partition_root(c.oid)
   JOIN pg_namespace rn ON rn.oid = r.relnamespace
- WHERE b.pubname = %s AND NOT b.pubviaroot
+ WHERE b.pubname = %s AND NOT (b.pubviaroot AND EXISTS (
+       SELECT FROM pg_publication_tables t WHERE t.pubname = b.pubname
+          AND t.schemaname = rn.nspname AND t.tablename = r.relname))
  ORDER BY 1, 2
 """
 
@@ -227,12 +230,13 @@ def check_roots(connection: Any, publication: str, matcher: TableMatcher) -> Non
         FatalError: it does; the text has the command that changes it.
     """
     rows = rows_of(connection, _SCATTERED, "looking at the publication", (publication,))
-    captured = [
-        qualified_name(schema, table) for schema, table in rows if matcher.matches(schema, table)
-    ]
+    captured = [row for row in rows if matcher.matches(*row[:2])]
     if captured:
+        names = ", ".join(qualified_name(*name) for *name, _ in captured)
+        change = "SET (publish_via_partition_root = true)"
+        if captured[0][2]:
+            change = "ADD TABLE " + ", ".join(quote(*name) for *name, _ in captured)
         raise FatalError(
-            f"publication {publication!r} sends the rows of {', '.join(captured)} under the names "
-            f"of partitions; its owner can run: ALTER PUBLICATION {quote(publication)} SET "
-            "(publish_via_partition_root = true)"
+            f"publication {publication!r} sends the rows of {names} under the names of partitions; "
+            f"its owner can run: ALTER PUBLICATION {quote(publication)} {change}"
         )

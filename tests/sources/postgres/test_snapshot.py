@@ -297,14 +297,22 @@ def test_the_rights_that_are_documented_are_enough(shop, either):
     assert [batch.rows.num_rows for batch in batches] == [1, 1, 0]
 
 
-def test_rows_under_the_names_of_partitions_are_refused(shop, either):
-    source = shop(
+@pytest.mark.parametrize(
+    ("published", "remedy"),
+    [
+        ("whole", "publish_via_partition_root = true"),
+        ("part WITH (publish_via_partition_root = true)", 'ADD TABLE "public"."whole"'),
+    ],
+)
+def test_rows_under_the_names_of_partitions_are_refused(shop, either, published, remedy):
+    shop(
         "CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (9)",
-        "CREATE PUBLICATION shop_pub FOR TABLE whole",
+        f"CREATE PUBLICATION shop_pub FOR TABLE {published}",
     )
+    source = source_of(either, NAME, publication={"name": "shop_pub", "create": False})
     snapshotter = source.open_snapshot()
-    with pytest.raises(FatalError, match="publish_via_partition_root = true") as refused:
+    with pytest.raises(FatalError, match=remedy) as refused:
         snapshotter.begin()
     execute(either, str(refused.value).partition("run: ")[2], database=NAME)
     assert snapshotter.begin()["lsn"]
