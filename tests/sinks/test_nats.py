@@ -1,6 +1,5 @@
 """The NATS sink against a real server."""
 
-import asyncio
 import threading
 import uuid
 
@@ -194,65 +193,6 @@ class TestStreams:
         assert list(writer.write(rows(f"late{name}.a", range(2, 3)))) == []
 
         assert reader.values(url, name) == [value(0), value(2)]
-
-
-class Listener:
-    """A subscriber of core NATS in a thread of its own."""
-
-    def __init__(self, url, subject):
-        self.found, self._ready, self._end = [], threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(url, subject), daemon=True)
-        self._thread.start()
-        assert self._ready.wait(PATIENCE_S)
-
-    def _run(self, url, subject):
-        async def listen(client, _):
-            async def take(message):
-                self.found.append((message.data, dict(message.headers)))
-
-            await client.subscribe(subject, cb=take)
-            await client.flush()
-            self._ready.set()
-            while not self._end.is_set():
-                await asyncio.sleep(0.02)
-
-        reader.asked(url, listen)
-
-    def close(self):
-        self._end.set()
-        self._thread.join(10)
-
-
-class TestCore:
-    """Subjects that no stream takes."""
-
-    def test_subscribers_get_messages_in_order(self, url, open_writer):
-        listener = Listener(url, "core.>")
-        writer = open_writer(stream=None, subject="core.orders")
-
-        for start in (0, 300):
-            assert list(writer.write(rows("core.orders", range(start, start + 300), b"same"))) == []
-
-        wait_until(lambda: len(listener.found) == 600)
-        listener.close()
-        assert [data for data, _ in listener.found] == [value(n) for n in range(600)]
-        assert listener.found[0][1]["df-key"] == "same"
-
-    def test_it_fails_when_nobody_listens(self, open_writer):
-        writer = open_writer(stream=None, subject="silent.orders", send_timeout_secs=3)
-        batch = rows("silent.orders", range(3))
-        with pytest.raises(RetryableError, match=r"nobody listens on 'silent\.orders'"):
-            writer.write(batch)
-
-        def failed():
-            try:
-                writer.write(batch)
-            except RetryableError:
-                return False
-            except FatalError as error:
-                return "no responders" in str(error)
-
-        wait_until(failed)
 
 
 class TestOrder:

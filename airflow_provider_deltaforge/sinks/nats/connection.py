@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, 
 from airflow_provider_deltaforge.sinks.nats.client import NatsClient
 from airflow_provider_deltaforge.sinks.nats.login import without_login
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
-from airflow_provider_deltaforge.sinks.nats.streams import Streams
+from airflow_provider_deltaforge.sinks.nats.streams import Stream, Streams
 from airflow_provider_deltaforge.telemetry.listener import other_server, place_in
 
 _PORT = 4222
@@ -99,6 +99,7 @@ class NatsConnection:
     name: str
     streams: Streams | None = None
     _discovered: list[str] = field(default_factory=list)
+    _former: dict[str, Stream] = field(default_factory=dict)
 
     async def up(self) -> Streams:
         """Return what the present connection knows, on a new one where the old one broke.
@@ -112,7 +113,7 @@ class NatsConnection:
         await self.drop()
         client = await self._connect()
         self._discovered = client.known_servers
-        self.streams = Streams(client, self.sink)
+        self.streams = Streams(client, self.sink, self._former)
         try:
             await self.streams.check()
         except BaseException:

@@ -1,7 +1,7 @@
 """Which stream takes which subject, and whether it is fit for us."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.sinks.nats.error_codes import (
     to_error,
 )
 from airflow_provider_deltaforge.sinks.nats.sink import NatsSink
-from airflow_provider_deltaforge.sinks.nats.subjects import may_take, takes
+from airflow_provider_deltaforge.sinks.nats.subjects import covering, may_take, takes
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +45,12 @@ class Streams:
     Attributes:
         client: the connection.
         sink: the description.
+        former: streams that this and earlier connections have found, by name.
     """
 
     client: NatsClient
     sink: NatsSink
+    former: dict[str, Stream]
     _known: dict[str, Stream] = field(default_factory=dict)
     _by_subject: dict[str, str | None] = field(default_factory=dict)
 
@@ -93,7 +95,7 @@ class Streams:
         config = found["config"]
         subjects = tuple(config.get("subjects") or ())
         stream = Stream(config["name"], subjects, found["state"]["last_seq"], config)
-        self._known[name] = stream
+        self._known[name] = self.former[name] = stream
         return stream
 
     async def of(self, subject: str) -> Stream | None:
@@ -101,6 +103,7 @@ class Streams:
 
         Raises:
             Refusal: the document names a stream, which does not take it.
+            RetryableError: a stream took it that is gone; subscribers would get what is for it.
         """
         if subject not in self._by_subject:
             if len(self._by_subject) >= _KNOWN_MAX:
@@ -119,14 +122,44 @@ class Streams:
                 subjects = ", ".join(self._known[named].subjects) or "none"
                 raise JetStreamRefusal(0, f"stream {named!r} does not take it, but {subjects}")
             return named
+        names = await self._names(subject)
+        if names:
+            return (await self.look(names[0])).name
+        for stream in self.former.values():
+            if takes(stream.subjects, subject):
+                raise RetryableError(
+                    f"{self._where}: stream {stream.name!r}, which took {subject!r}, is gone or "
+                    f"takes it no more; make it again: nats stream add {stream.name}, or stop and "
+                    "start the pipeline to reach subscribers alone"
+                )
+        return None
+
+    async def have_come(self, subjects: Collection[str]) -> bool:
+        """Return whether a stream takes one of these subjects by now, which had none.
+
+        Args:
+            subjects: at least one; all are asked for in one request.
+
+        Raises:
+            RetryableError, AccessError, FatalError: as ``look`` does.
+        """
+        late: set[str] = set()
+        for name in await self._names(covering(subjects)):
+            stream = await self.look(name)
+            late.update(subject for subject in subjects if takes(stream.subjects, subject))
+        for subject in late:
+            self._by_subject.pop(subject, None)
+        return bool(late)
+
+    async def _names(self, pattern: str) -> list[str]:
+        """Return the streams that take a subject which the pattern covers."""
         try:
-            found = await self._ask("STREAM.NAMES", {"subject": subject})
+            found = await self._ask("STREAM.NAMES", {"subject": pattern})
         except JetStreamRefusal as refusal:
             if refusal.code in WITHOUT_JETSTREAM or self._without_jetstream(refusal):
-                return None
+                return []
             raise to_error(refusal, self._where) from refusal
-        names = found.get("streams") or []
-        return (await self.look(names[0])).name if names else None
+        return found.get("streams") or []
 
     async def _ask(self, what: str, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -147,6 +180,8 @@ class Streams:
         return refusal.code == 0 and not self.client.has_jetstream
 
     def _refused(self, refusal: JetStreamRefusal, name: str) -> Exception:
+        if refusal.code == JetStreamCode.STREAM_NOT_FOUND and self.sink.stream is None:
+            return RetryableError(f"{self._where}: stream {name!r} was removed just now")
         if refusal.code == JetStreamCode.STREAM_NOT_FOUND:
             return FatalError(
                 f"{self._where}: there is no stream {name!r}; run: nats stream add {name} "

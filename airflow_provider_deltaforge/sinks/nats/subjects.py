@@ -1,7 +1,7 @@
 """Which subjects can be published to, and which streams take them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 # A line of the protocol, with subject and reply, may have 4096 bytes.
 _BYTES_MAX = 3000
@@ -32,6 +32,19 @@ def takes(patterns: Iterable[str], subject: str) -> bool:
     """Return whether one of a stream's subjects covers ``subject``."""
     tokens = subject.split(".")
     return any(_covers(pattern.split("."), tokens) for pattern in patterns)
+
+
+def covering(subjects: Collection[str]) -> str:
+    """Return one pattern that covers all of these subjects.
+
+    Args:
+        subjects: at least one.
+    """
+    rows = [subject.split(".") for subject in subjects]
+    tokens = [each[0] if len(set(each)) == 1 else "*" for each in zip(*rows, strict=False)]
+    if len({len(row) for row in rows}) > 1:
+        tokens[-1] = ">"
+    return ".".join(tokens)
 
 
 def may_take(patterns: Iterable[str], template: str) -> bool:

@@ -226,9 +226,19 @@ class BatchDelivery:
         self._failures: list[DeltaForgeError] = []
         self._direct: list[int] = []
         self._unheard: list[int] = []
+        self._unstored: set[str] = set()
+        """Subjects of messages that were sent where no stream was known."""
 
     async def run(self, streams: Streams, more: dict[str, str]) -> None:
         """Return when every message is settled; called again after a failure."""
+        await self._deliver(streams, more)
+        while self._unstored and await streams.have_come(self._unstored):
+            # Made meanwhile, it may lack what was sent before, and may have refused the rest.
+            self.batch, self._unstored = NatsBatch(self.batch.messages), set()
+            await self._deliver(streams, more)
+        self._remember()
+
+    async def _deliver(self, streams: Streams, more: dict[str, str]) -> None:
         client, batch, self._more = streams.client, self.batch, more
         self._first_number = self._memory.numbers
         self._memory.numbers += len(batch.messages)
@@ -251,7 +261,6 @@ class BatchDelivery:
                     f"{self._sink.send_timeout_secs} s (send_timeout_secs); check that it is up "
                     "and that the stream has a leader"
                 )
-        self._remember()
 
     async def _send(self, streams: Streams) -> None:
         again, self.batch.again = self.batch.again, []
@@ -278,6 +287,7 @@ class BatchDelivery:
         else:
             if stream is None:
                 self._direct.append(index)
+                self._unstored.add(message.subject)
             self.under_way += 1
             number = self._first_number + index
             self._memory.hold()
