@@ -2,6 +2,7 @@
 
 import threading
 import uuid
+from urllib.parse import unquote, unquote_to_bytes
 
 import pytest
 
@@ -128,12 +129,19 @@ class TestMessages:
         assert "subject" in rejection.reason
         assert reader.values(url, name) == [value(0), value(2)]
 
-    @pytest.mark.parametrize("key", [b"line\nbreak", b"\xff\xfe"])
-    def test_a_key_that_no_header_can_hold_is_set_aside(self, key, url, name, place, open_writer):
-        batch = messages([(place, key, value(0)), (place, b"k", value(1))])
+    def test_readers_tell_all_keys_and_headers_apart(self, url, name, place, open_writer):
+        keys = [b"lead", b" lead", b"lead ", b"", b" ", b"\t", b"line\nbreak", b"%20lead", b"\xff"]
+        keys += ["é😀\x85".encode(), b"a b~"]
+        headers = [[("h", key.decode(errors="replace"))] for key in keys]
+        writer = open_writer()
 
-        assert [each.kind for each in open_writer().write(batch)] == ["routing"]
-        assert reader.values(url, name) == [value(1)]
+        for key, own in zip(keys, headers, strict=True):
+            assert not writer.write(messages([(place, key, b"1")], [own]))
+
+        found = [headers for _, headers, _ in reader.stored(url, name)]
+        assert [unquote_to_bytes(each["df-key"]) for each in found] == keys
+        assert [[("h", unquote(each["h"]))] for each in found] == headers
+        assert found[-1]["df-key"] == "a b~"
 
     def test_a_message_larger_than_max_payload_is_set_aside(self, url, name, place, open_writer):
         limit = 1024 * 1024

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import quote
 
+from airflow_provider_deltaforge.sinks.header_text import header_text
 from airflow_provider_deltaforge.sinks.http.address import UnroutableError
 
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -34,19 +34,6 @@ OURS = frozenset(
 )
 """They say which event it is; nothing may overwrite them."""
 
-# Every other printable character may stand in a header; % is what others are encoded by.
-_PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-
-
-def header_text(content: bytes) -> bytes:
-    """Return UTF-8 text as a header can hold it: ``%`` and all but printable ASCII encoded."""
-    text = quote(content, safe=_PLAIN)
-    if text[:1] == " " or text[-1:] == " ":
-        bare = text.strip(" ")
-        lead = len(text) - len(text.lstrip(" "))
-        text = "%20" * lead + bare + "%20" * (len(text) - lead - len(bare))
-    return text.encode()
-
 
 def routed(headers: Iterable[tuple[str, str | None]]) -> dict[bytes, bytes]:
     """Return the headers that a processor chose; those that are ours are left out.
@@ -59,7 +46,7 @@ def routed(headers: Iterable[tuple[str, str | None]]) -> dict[bytes, bytes]:
         if not NAME.fullmatch(name) or name.lower() in FRAMING:
             raise UnroutableError(f"routed with a header {name[:40]!r}, which cannot be sent")
         if name.lower() not in OURS:
-            chosen[name.lower().encode()] = header_text((text or "").encode())
+            chosen[name.lower().encode()] = header_text((text or "").encode()).encode()
     return chosen
 
 

@@ -20,13 +20,14 @@ from airflow_provider_deltaforge.errors import (
     RetryableError,
 )
 from airflow_provider_deltaforge.events.message import Messages
+from airflow_provider_deltaforge.sinks.header_text import header_text
 from airflow_provider_deltaforge.sinks.http.address import Addresses, Target, UnroutableError
 from airflow_provider_deltaforge.sinks.http.connection import (
     BrokenOffError,
     Connections,
     HttpAnswer,
 )
-from airflow_provider_deltaforge.sinks.http.headers import header_text, routed
+from airflow_provider_deltaforge.sinks.http.headers import routed
 from airflow_provider_deltaforge.sinks.http.plan import RequestPlan, array_body, identity
 from airflow_provider_deltaforge.sinks.http.signing import signed
 
@@ -216,7 +217,7 @@ class HttpSender:
             headers[b"df-event-id"] = name.encode()
             key = messages.keys[row].as_py()
             if key is not None:
-                headers[b"df-key"] = header_text(key)
+                headers[b"df-key"] = header_text(key).encode()
         headers[b"idempotency-key"] = name.encode()
         if self._options.signing_key is not None:
             headers |= signed(self._options.signing_key, name, int(time.time()), body)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.columns.binary_columns import uuid_texts
 from airflow_provider_deltaforge.events.message import Messages, Rejection
+from airflow_provider_deltaforge.sinks.header_text import ENCODED, header_text
 from airflow_provider_deltaforge.sinks.nats.subjects import illegal
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,6 @@ _HEADERS_BYTES_MAX = 65_535
 # What ids and the names of our headers take at most.
 _ROOM = 1024
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_BREAK = re.compile(r"[\r\n]")
 
 
 class UnfitMessage(Exception):  # noqa: N818 - becomes a rejection
@@ -61,7 +61,6 @@ class Outgoing:
     warned: set[str]
     _start: int = 0
     _columns: tuple[Any, ...] = ()
-    _plain: bool = True
     _illegal: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -99,7 +98,7 @@ class Outgoing:
         key, payload = keys[place], values[place] or b""
         headers = {ID: f"{ids[place]}:{suffix}", **more}
         if key is not None:
-            headers[KEY] = key if self._plain else _header(key)
+            headers[KEY] = key
         for name, text in (header_lists[place] if header_lists else None) or ():
             self._add(headers, name, text)
         # Measured in full only where it may matter; a character has at most four bytes.
@@ -113,16 +112,8 @@ class Outgoing:
         batch = self.messages
         if batch.headers is not None:
             return False
-        try:
-            keys = batch.keys.cast(pa.string())
-        except pa.ArrowInvalid:
-            return False
-        about = _ROOM + 4 * (_longest(keys) + sum(map(len, more.values())))
-        return (
-            about <= _HEADERS_BYTES_MAX
-            and about + _longest(batch.values) <= bytes_max
-            and not pc.any(pc.match_substring_regex(keys, r"[\r\n]")).as_py()
-        )
+        about = _ROOM + 4 * (_longest(batch.keys) + sum(map(len, more.values())))
+        return about <= _HEADERS_BYTES_MAX and about + _longest(batch.values) <= bytes_max
 
     def rejection(self, index: int, unfit: UnfitMessage) -> Rejection:
         """Return the rejection of a message that cannot be delivered."""
@@ -139,7 +130,7 @@ class Outgoing:
             return
         if not _NAME.fullmatch(name):
             raise UnfitMessage("routing", f"{name!r} is not the name of a header")
-        headers[name] = _header(text or "")
+        headers[name] = header_text((text or "").encode())
 
     def _columns_of(self, index: int) -> tuple[Any, ...]:
         if not self._start <= index < self._start + _AT_ONCE or not self._columns:
@@ -150,14 +141,14 @@ class Outgoing:
     def _load(self, these: slice) -> tuple[Any, ...]:
         batch = self.messages
         names = batch.topics.dictionary.to_pylist()
-        try:
-            keys = batch.keys[these].cast(pa.string())
-            self._plain = not pc.any(pc.match_substring_regex(keys, r"[\r\n]")).as_py()
-        except pa.ArrowInvalid:
-            keys, self._plain = batch.keys[these], False
+        keys = batch.keys[these]
+        if pc.any(pc.match_substring_regex(keys, ENCODED)).as_py():
+            texts = [None if key is None else header_text(key) for key in keys.to_pylist()]
+        else:
+            texts = keys.cast(pa.string()).to_pylist()
         return (
             [names[code] for code in batch.topics.indices[these].to_pylist()],
-            keys.to_pylist(),
+            texts,
             batch.values[these].to_pylist(),
             None if batch.headers is None else batch.headers[these].to_pylist(),
             uuid_texts(batch.event_ids[these]).cast(pa.string()).to_pylist(),
@@ -181,13 +172,3 @@ def _measure(headers: dict[str, str], payload: bytes, bytes_max: int) -> None:
             f"it has {length + len(payload)} bytes with its headers, and {bytes_max} fit; "
             "raise max_payload of the server, or the stream's max_msg_size",
         )
-
-
-def _header(text: str | bytes) -> str:
-    try:
-        found = text.decode() if isinstance(text, bytes) else text
-    except UnicodeDecodeError:
-        raise UnfitMessage("routing", "a header or the key is not text in UTF-8") from None
-    if _BREAK.search(found):
-        raise UnfitMessage("routing", "a header or the key holds a line break")
-    return found
