@@ -26,6 +26,7 @@ MYSQL = {
 POSTGRES = {
     "plain": 'text COLLATE "C"',
     "language": 'varchar(20) COLLATE "und-x-icu"',
+    "percents": 'text COLLATE "100%s"',
     "bytes": "bytea",
     "amount": "numeric(12,4)",
     "moment": "timestamp",
@@ -101,6 +102,7 @@ def test_postgres_says_which_chunk_a_key_is_in(postgres_server):
     postgres.fresh_database(
         postgres_server,
         DATABASE,
+        """CREATE COLLATION "100%s" (provider = icu, locale = 'und')""",
         *(
             f"CREATE TABLE {name} (part int, k {kind}, PRIMARY KEY (part, k))"
             for name, kind in POSTGRES.items()

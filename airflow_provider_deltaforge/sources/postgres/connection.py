@@ -263,11 +263,17 @@ def _opened(parameters: dict[str, Any], doing: str) -> Any:
 
 def translated(error: BaseException, doing: str) -> DeltaForgeError:
     """Return our error for a driver's, by what the engine should do about it."""
+    import psycopg
+
     if isinstance(error, DeltaForgeError):
         return error
     diagnosis = getattr(error, "diag", None)
     code = str(getattr(error, "sqlstate", None) or "")
     text = str(getattr(diagnosis, "message_primary", None) or error).strip()
+    own = (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError)
+    if not code and isinstance(error, own):
+        # The driver never sent it, and will not send it another time.
+        return FatalError(f"{doing}: {text}")
     hint = getattr(diagnosis, "message_hint", None)
     return server_error(code, f"{text} ({hint})" if hint else text, doing)
 

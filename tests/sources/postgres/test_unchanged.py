@@ -3,10 +3,13 @@
 import json
 
 import orjson
+import pytest
 
 from airflow_provider_deltaforge.columns.marks import UNCHANGED
+from airflow_provider_deltaforge.errors import FatalError
+from airflow_provider_deltaforge.sources.postgres.server import row_of
 from tests.sources.postgres.copying import begun, copied
-from tests.sources.postgres.stream_reading import events, execute, rows
+from tests.sources.postgres.stream_reading import connect, events, execute, rows
 
 NAME = "unchanged"
 SAME = '{"_unchanged": true}'
@@ -89,3 +92,25 @@ def test_the_end_of_a_row_that_needs_room(shop, either):
     statement = "UPDATE t SET n = i FROM generate_series(1, 1) i"
     _, found = changed(shop, either, make, *[statement] * 30)
     assert [json.loads(event["unchanged"]) for event in found] == [names] * 30
+
+
+def test_a_moved_rows_value_is_read_under_any_name(shop, either):
+    """A driver takes a percent sign for a parameter's place, and tries for ever to fill it."""
+    source = shop(
+        """CREATE TABLE "100%" ("i'd %s" text PRIMARY KEY, "50% off" text)""",
+        'ALTER TABLE "100%" ALTER "50% off" SET STORAGE EXTERNAL',
+    )
+    position = source.beginning()
+    execute(
+        either,
+        f"""INSERT INTO "100%" VALUES ('1%', {LARGE})""",
+        """UPDATE "100%" SET "i'd %s" = '2%''s'""",
+        database=NAME,
+    )
+    inserted, moved = (json.loads(event["after"]) for event in rows(source, position))
+    assert moved == {**inserted, "i'd %s": "2%'s"}
+
+
+def test_what_the_driver_refuses_is_not_asked_again(either):
+    with connect(either) as connection, pytest.raises(FatalError, match="placeholder"):
+        row_of(connection, "SELECT '%', %s", "asking the server", (1,))

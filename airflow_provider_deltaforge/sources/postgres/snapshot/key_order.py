@@ -41,6 +41,7 @@ def _sorted(
     names = ", ".join(f"k{at}" for at in range(len(columns)))
     lists = ", ".join("%s::text[]" for _ in columns)
     order = ", ".join(column.replace("?", f"k{at}") for at, column in enumerate(columns))
+    order = order.replace("%", "%%")  # In a collation's name it is no parameter's place.
     found = connection.execute(
         f"SELECT no FROM unnest(%s::int[], {lists}) AS sorted_keys (no, {names}) "
         f"ORDER BY {order}, no",

@@ -23,7 +23,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import SharedConnection
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.server import end_of_log
-from airflow_provider_deltaforge.sources.postgres.tables import quote
+from airflow_provider_deltaforge.sources.postgres.tables import literal, quote
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     ROW_KIND,
@@ -46,8 +46,8 @@ SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
 """
 # As a copy has them: a parent's own rows, but all of a partitioned table's.
 _OWN_ROWS = (
-    "(tableoid = %s::regclass OR "
-    "EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = %s::regclass))"
+    "(tableoid = {table}::regclass OR "
+    "EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = {table}::regclass))"
 )
 # Dropped or renamed since, or not ours to read; or of a type that the key's text does not fit.
 _GONE = ("42", "22")
@@ -166,14 +166,16 @@ class UntouchedValues:
         columns, table = plan.schema.columns, plan.schema.full_name
         names = [quote(columns[i].name) for i in lacks]
         wanted = ", ".join([*names, *(f"pg_typeof({name})::oid::int8" for name in names)])
-        held = " AND ".join(f"{quote(columns[i].name)} = %s" for i in key)
+        held = " AND ".join(f"{quote(columns[i].name)} = {literal(key[i])}" for i in key)
         source = quote(plan.schema.schema or "public", plan.schema.table)
         try:
             if xid != self._visible and connection.execute(_INVISIBLE, (str(xid),)).rowcount:
                 raise RetryableError(f"transaction {xid} is committed, but not yet visible")
             self._visible, self._asked = xid, True
-            sql = f"SELECT {wanted} FROM {source} WHERE {held} AND {_OWN_ROWS} LIMIT 2"
-            result = connection.execute(sql, [*key.values(), source, source]).pgresult
+            own = _OWN_ROWS.format(table=literal(source))
+            # Without parameters, for the driver would look for their places in the names, too.
+            sql = f"SELECT {wanted} FROM {source} WHERE {held} AND {own} LIMIT 2"
+            result = connection.execute(sql).pgresult
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith(_GONE):
                 raise translated(error, "asking the server") from error
