@@ -20,12 +20,14 @@ _DAY = r"\d{4}-\d\d-\d\d"
 _CLOCK = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?"
 _FORMS = {
     "uuid": re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
-    "numeric": re.compile(r"-?\d{1,1000}(\.\d{1,1000})?"),
+    "numeric": re.compile(r"NaN|-?\d{1,131072}(\.\d{1,16383})?"),
     "date": re.compile(_DAY),
     "timestamp": re.compile(f"{_DAY}T{_CLOCK}"),
     "timestamptz": re.compile(f"{_DAY}T{_CLOCK}Z"),
 }
 _TIMES = frozenset({"date", "timestamp", "timestamptz"})
+_PARTLY = _TIMES | {"numeric"}
+"""Types that also have values without a form here: a year without four digits, an infinity."""
 
 
 def chunk_of_keys(
@@ -37,10 +39,10 @@ def chunk_of_keys(
     if any(types[name] not in known for name in table.primary_key):
         return None
     for name in table.primary_key:
-        form = _FORMS.get(types[name]) if types[name] in _TIMES else None
+        form = _FORMS[types[name]] if types[name] in _PARTLY else None
         values = [key.get(name) for key in keys]
         if form and any(isinstance(value, str) and not form.fullmatch(value) for value in values):
-            return None  # A year that has not four digits, perhaps.
+            return None  # As a row that is not there it would be deleted where it is held.
     return key_chunk(chunk, table, keys, quote, _literal)
 
 
