@@ -292,6 +292,23 @@ def test_filter(keep, rows):
     assert rows == messages.event_rows.to_pylist()
 
 
+def test_a_transaction_ends_with_the_last_event_that_a_sink_is_given():
+    copy = {"synthetic": "js"}
+    ended = [change(), change(row=1), change(row=1, tx_end=True, **copy)]
+    alone = [change(tx=1, tx_end=True, **copy)]
+    unended = [change(tx=2), change(tx=2, row=1, **copy)]
+    only = SinkFilter(exclude_synthetic=True)
+
+    messages, _ = render([*ended, *alone, *unended], filter=only)
+
+    assert messages.event_rows.to_pylist() == [0, 1, 4]
+    assert ["tx_end" in json.loads(text) for text in messages.values.to_pylist()] == [
+        False,
+        True,
+        False,
+    ]
+
+
 def test_a_sink_can_leave_out_what_concerns_a_whole_table():
     changes = [change(op=op) for op in ("c", "t", "ddl", "r")]
 

@@ -99,6 +99,13 @@ class BatchTransactions:
     of: np.ndarray
     ended: int
 
+    @classmethod
+    def of_batch(cls, rows: pa.RecordBatch) -> "BatchTransactions":
+        """Return the transactions of a whole batch of change events."""
+        ends = flags(rows.column("tx_end"))
+        # Ordinals of transactions begin anew in the middle of a batch: the flags tell.
+        return cls(np.cumsum(ends) - ends, int(ends.sum()))
+
     def part(self, rows: np.ndarray, ends_here: np.ndarray) -> "BatchTransactions":
         """Return those of some rows; all others than ``ends_here`` end in no row of them.
 

@@ -136,9 +136,7 @@ class ProcessorChain:
                 raise RetryableError("the processors are closed: the lane has ended")
             if not self._chains or not rows.num_rows:
                 return ProcessedBatch(rows)
-            ends = flags(rows.column("tx_end"))
-            # Ordinals of transactions begin anew in the middle of a batch: the flags tell.
-            transactions = BatchTransactions(np.cumsum(ends) - ends, int(ends.sum()))
+            transactions = BatchTransactions.of_batch(rows)
             chains = [_following(chain, since) for chain in self._chains]
             if len(chains) == 1:
                 return self._run(chains[0], rows, transactions)
@@ -146,7 +144,7 @@ class ProcessorChain:
             used = np.unique(numbers_of).tolist()
             if len(used) == 1:
                 return self._run(chains[used[0]], rows, transactions)
-            ending = numbers_of[np.flatnonzero(ends)]
+            ending = numbers_of[np.flatnonzero(flags(rows.column("tx_end")))]
             parts = [np.flatnonzero(numbers_of == number) for number in used]
             calls = [
                 partial(

@@ -15,6 +15,7 @@ from airflow_provider_deltaforge.columns.short_columns import kept_if_short
 from airflow_provider_deltaforge.encodings.contract import Bodies, Encoder, EncoderRequest, Schemas
 from airflow_provider_deltaforge.engine.render.key_changes import split, together
 from airflow_provider_deltaforge.engine.render.key_parts import order_groups
+from airflow_provider_deltaforge.engine.render.processed_batch import BatchTransactions
 from airflow_provider_deltaforge.engine.render.route_templates import RouteTemplate, TemplateFields
 from airflow_provider_deltaforge.envelopes.contract import Origin
 from airflow_provider_deltaforge.errors import RetryableError
@@ -123,10 +124,7 @@ class Renderer:
             RetryableError: something the encoding needs is away.
         """
         events = rows
-        wanted = self._wanted(rows)
-        event_rows = _row_numbers(rows.num_rows)
-        if wanted is not None:
-            rows, event_rows = rows.filter(wanted), event_rows.filter(wanted)
+        rows, event_rows = self._let_through(rows)
         parts = None
         if self.splits:
             parts = split(rows, event_rows, self._key, self._origin, creates=self._creates)
@@ -205,6 +203,17 @@ class Renderer:
         }
         kept = pa.array(np.flatnonzero(~lost))
         return messages.take(kept), rows.take(kept), [refused[row] for row in sorted(refused)]
+
+    def _let_through(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int32Array]:
+        """Return the events that the sink's filter leaves, and their rows."""
+        wanted = self._wanted(rows)
+        event_rows = _row_numbers(rows.num_rows)
+        if wanted is None or wanted.true_count == rows.num_rows:
+            return rows, event_rows
+        event_rows = event_rows.filter(wanted)
+        # The event that ended its transaction may be one of those that are left out.
+        transactions = BatchTransactions.of_batch(rows)
+        return transactions.with_ends(rows.filter(wanted), event_rows.to_numpy()), event_rows
 
     def _wanted(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
         keep = self._sink.filter
