@@ -19,9 +19,10 @@ from airflow_provider_deltaforge.testing.changes import change, change_rows
 LARGE = b'{"id":9007199254740993,"n":-18446744073709551615,"s":[1,12345678901234567890]}'
 ODD = b'{ "a": 1.50, "b": 1e2, "\\u0061b": -0, "10": 1, "2": "\\/", "c": 0.00000001 }'
 KEYED = b'{"b":"10115","7":"x"}'
+REPEATED = b'{"a":1,"b":{"c":1,"c":2},"a":2}'
 
 
-@pytest.mark.parametrize("image", [LARGE, ODD, KEYED])
+@pytest.mark.parametrize("image", [LARGE, ODD, KEYED, REPEATED])
 def test_what_is_only_read_keeps_its_bytes(tried, image):
     done = tried("JSON.stringify(event); event.tags = [typeof event.after]", after=image)
 

@@ -78,9 +78,11 @@ function image(value, field, batch, i) {
   const written = imageText(value);
   if (was !== "" && written !== undefined) {
     if (written === was) return undefined;
-    // Blanks and the spelling of numbers are lost in parsing: that alone is no change.
+    // Blanks, the spelling of numbers and repeated keys are lost in parsing: that alone is no
+    // change. Flags know nothing of repeated keys, without which a text is shorter.
     const flags = field === "after" ? batch.afterFlag : batch.beforeFlag;
-    if (flags[i] !== 0 && written === batch.rows[i].respelt(field)) return undefined;
+    const lost = flags[i] !== 0 || written.length < was.length;
+    if (lost && written === batch.rows[i].respelt(field)) return undefined;
   }
   // What a source or an outbox put there may be any JSON; what a script puts there is a row.
   if (typeof value !== "object" || isArray(value)) {
