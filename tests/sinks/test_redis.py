@@ -1,5 +1,6 @@
 """The Redis sink against real servers."""
 
+import re
 import sys
 import uuid
 
@@ -7,7 +8,7 @@ import pytest
 import redis
 
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.sinks.redis import RedisSink
+from airflow_provider_deltaforge.sinks.redis import RedisSink, entries
 from airflow_provider_deltaforge.testing.sinks import SinkContract, messages, value
 
 
@@ -93,6 +94,49 @@ def test_what_is_too_large_for_the_server_is_rejected_alone(redis_server, stream
     assert [(one.event_row, one.kind) for one in rejections] == [(1, "message_too_large")]
     assert "proto-max-bulk-len" in rejections[0].reason
     assert values(redis_server, stream) == [texts[0], *texts[2:]]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_key_or_headers_or_a_name_too_large_are_rejected_alone(
+    redis_server, stream, exactly_once
+):
+    admin, large = client(redis_server), 2**20 + 1
+    given = [
+        (stream, b"k", value(0)),
+        (stream, b"k" * large, value(1)),
+        (stream, b"k", value(2)),
+        (stream, b"k", value(3)),
+        ("s" * large, b"k", value(4)),
+        (stream, b"k" * (large - 1), value(5)),
+    ]
+    escaped = "\x01" * (large // 6)  # Six bytes each as JSON.
+    headers = [None, None, [("h", "x" * large)], [("h", escaped)], None, [("h", "x" * 2**19)]]
+    sink = RedisSink(id="r", uri=redis_server.dsn("0"), stream=stream, exactly_once=exactly_once)
+    writer = sink.open(f"p-{stream}")
+    admin.config_set("proto-max-bulk-len", 2**20)
+    try:
+        rejections = writer.write(messages(given, headers))
+    finally:
+        admin.config_set("proto-max-bulk-len", 512 * 2**20)
+        writer.close()
+
+    parts = {1: "key", 2: "header list", 3: "header list", 4: "stream's name"}
+    assert [(one.event_row, one.kind) for one in rejections] == [
+        (row, "message_too_large") for row in parts
+    ]
+    for one, part in zip(rejections, parts.values(), strict=True):
+        assert re.search(rf"its {part} has \d+ bytes, more than the server takes", one.reason)
+    assert values(redis_server, stream) == [value(0), value(5)]
+
+
+def test_keys_and_headers_count_for_the_size_of_a_step(stream):
+    keys = [b"k", b"k" * 2**19, b"k" * 2**19, b"k", b"k", b"k"]
+    headers = [None, None, None, [("h", "x" * 2**19), ("i", None)], [("h" * 2**19, "")], []]
+    batch = messages([(stream, key, value(n)) for n, key in enumerate(keys)], headers)
+
+    assert list(entries.spans(batch)) == [(0, 2), (2, 3), (3, 4), (4, 6)]
+    assert list(entries.spans(batch.slice(3, 3))) == [(0, 1), (1, 3)]
+    assert list(entries.spans(batch.slice(0, 0))) == []
 
 
 def test_a_message_without_a_value_is_rejected(redis_server, stream, writer):

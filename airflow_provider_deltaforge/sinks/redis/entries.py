@@ -1,7 +1,7 @@
 """From columns of messages to the bytes of Redis commands, without an object per message."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -13,6 +13,32 @@ from airflow_provider_deltaforge.events.message import Messages
 
 _AT_ONCE = 1000
 _BYTES_AT_ONCE = 2**20
+_PAIR_BYTES = 8
+"""What JSON puts around a header's name and text, at most."""
+_ESCAPED_BYTES = 6
+"""What JSON makes of one byte, at most."""
+
+Sizes: TypeAlias = "np.typing.NDArray[np.int64]"
+
+
+def part_sizes(messages: Messages) -> dict[str, Sizes]:
+    """Return how many bytes each part of a message has; -1 where it has no value.
+
+    Headers have at most so many; ``header_sizes`` knows, and makes a Python object of each.
+    """
+    names = _lengths(messages.topics.dictionary, 0)
+    return {
+        "value": _lengths(messages.values, -1),
+        "key": _lengths(messages.keys, 0),
+        "stream's name": names[np.asarray(messages.topics.indices)],
+        "header list": _header_bytes(messages) * _ESCAPED_BYTES + 2,
+    }
+
+
+def header_sizes(messages: Messages) -> Sizes:
+    """Return how many bytes the headers of each message have as JSON."""
+    has_any = messages.headers is not None
+    return _lengths(_header_texts(messages), 0) if has_any else _header_bytes(messages)
 
 
 def spans(messages: Messages, first: int = 0) -> Iterator[tuple[int, int]]:
@@ -22,8 +48,8 @@ def spans(messages: Messages, first: int = 0) -> Iterator[tuple[int, int]]:
         messages: the batch.
         first: where the first step begins.
     """
-    sizes = pc.fill_null(pc.binary_length(messages.values), 0)
-    ends = np.cumsum(np.asarray(sizes, np.int64))
+    sizes = _lengths(messages.values, 0) + _lengths(messages.keys, 0) + _header_bytes(messages)
+    ends = np.cumsum(sizes)
     count = len(messages)
     while first < count:
         before = int(ends[first - 1]) if first else 0
@@ -75,6 +101,22 @@ def command(*words: bytes | str | int, more: int = 0) -> bytes:
     """Return one command, or its beginning if ``more`` arguments follow."""
     texts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % (len(texts) + more) + b"".join(map(_bulk, texts))
+
+
+def _lengths(texts: pa.Array, missing: int) -> Sizes:
+    sizes: Sizes = np.asarray(pc.fill_null(pc.binary_length(texts), missing), np.int64)
+    return sizes
+
+
+def _header_bytes(messages: Messages) -> Sizes:
+    """Return about how many bytes the headers of each message have."""
+    headers = messages.headers
+    if headers is None:
+        return np.zeros(len(messages), np.int64)
+    each = _lengths(headers.keys, 0) + _lengths(headers.items, 0) + _PAIR_BYTES
+    ends = np.append(0, np.cumsum(each))
+    sizes: Sizes = np.diff(ends[np.asarray(headers.offsets)])
+    return sizes
 
 
 def _keys(messages: Messages, ids: pa.BinaryArray) -> pa.BinaryArray:

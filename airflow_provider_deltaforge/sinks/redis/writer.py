@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_provider_deltaforge.errors import (
     AccessError,
@@ -42,9 +41,11 @@ log = logging.getLogger(__name__)
 MULTI, EXEC = entries.command("MULTI"), entries.command("EXEC")
 _VALUE_BYTES_MAX = 512 * 2**20
 _LARGE = 2**20
-"""The server's own limit on a value cannot be set lower."""
+"""The server's own limit on one part of a command cannot be set lower."""
 _NO_VALUE = "a message without a value says nothing in a stream"
-_TOO_LARGE = "{size} bytes are more than the server takes ({most}); raise its proto-max-bulk-len"
+_TOO_LARGE = (
+    "its {part} has {size} bytes, more than the server takes ({most}); raise proto-max-bulk-len"
+)
 
 
 @dataclass
@@ -181,21 +182,25 @@ class RedisWriter:
 
     def _fitting(self, messages: Messages) -> tuple[Messages, list[Rejection]]:
         """Set aside what the protocol cannot carry: the server would hang up on it."""
-        sizes = pc.fill_null(pc.binary_length(messages.values), -1)
-        most = _LARGE if pc.max(sizes).as_py() <= _LARGE else self._limit()
-        wrong = pc.or_(pc.greater(sizes, most), pc.less(sizes, 0))
-        if not pc.any(wrong).as_py():
+        sizes, most = entries.part_sizes(messages), _LARGE
+        if max(int(each.max(initial=0)) for each in sizes.values()) > _LARGE:
+            sizes["header list"], most = entries.header_sizes(messages), self._limit()
+        longest = np.maximum.reduce(list(sizes.values()))
+        wrong = (longest > most) | (sizes["value"] < 0)
+        if not wrong.any():
             return messages, []
         rejections = []
-        for row in pc.indices_nonzero(wrong).to_pylist():
-            size = sizes[row].as_py()
-            why = _NO_VALUE if size < 0 else _TOO_LARGE.format(size=size, most=most)
-            kind = "invalid_record" if size < 0 else "message_too_large"
+        for row in np.flatnonzero(wrong).tolist():
+            kind, why = "invalid_record", _NO_VALUE
+            if sizes["value"][row] >= 0:
+                part = max(sizes, key=lambda name: int(sizes[name][row]))
+                kind, size = "message_too_large", longest[row]
+                why = _TOO_LARGE.format(part=part, size=size, most=most)
             rejections.append(self._rejection(messages, row, kind, f"{self._where}: {why}"))
-        return messages.take(pc.indices_nonzero(pc.invert(wrong))), rejections
+        return messages.take(pa.array(np.flatnonzero(~wrong))), rejections
 
     def _limit(self) -> int:
-        """Return how long a value may be; servers that do not answer have the usual limit."""
+        """Return how long a part may be; servers that do not answer have the usual limit."""
         if self._value_bytes_max is None:
             asked = entries.command("CONFIG", "GET", "proto-max-bulk-len")
             [answer] = self._attempt(lambda: self._ask("", asked))
