@@ -124,6 +124,17 @@ def test_a_stream_that_is_removed_is_waited_for(url, name, open_writer):
     assert reader.values(url, name) == [value(n) for n in range(1, 5)]
 
 
+def test_a_stream_that_acknowledges_nothing_is_one_more_subscriber(url, name, open_writer):
+    place = f"{name}.orders"
+    reader.add_stream(url, name, place, no_ack=True)
+    writer = open_writer(subject=place)
+
+    for n in range(2):
+        assert list(writer.write(rows(place, [n]))) == []
+
+    wait_until(lambda: reader.values(url, name) == [value(0), value(1)])
+
+
 def test_it_fails_when_nobody_listens(open_writer):
     writer = open_writer(subject="silent.orders", send_timeout_secs=3)
     batch = rows("silent.orders", range(3))

@@ -37,6 +37,10 @@ class Stream:
         """How long a message may be, headers included; -1 for any length."""
         return int(self.settings.get("max_msg_size") or -1)
 
+    def answers_for(self, subject: str) -> bool:
+        """Return whether it takes a subject and says so; with ``no_ack`` it only listens."""
+        return not self.settings.get("no_ack") and takes(self.subjects, subject)
+
 
 @dataclass
 class Streams:
@@ -114,7 +118,7 @@ class Streams:
 
     async def _find(self, subject: str) -> str | None:
         for stream in self._known.values():
-            if takes(stream.subjects, subject):
+            if stream.answers_for(subject):
                 return stream.name
         named = self.sink.stream
         if named is not None:
@@ -122,11 +126,11 @@ class Streams:
                 subjects = ", ".join(self._known[named].subjects) or "none"
                 raise JetStreamRefusal(0, f"stream {named!r} does not take it, but {subjects}")
             return named
-        names = await self._names(subject)
-        if names:
-            return (await self.look(names[0])).name
+        for name in await self._names(subject):
+            if (await self.look(name)).answers_for(subject):
+                return name
         for stream in self.former.values():
-            if takes(stream.subjects, subject):
+            if stream.answers_for(subject):
                 raise RetryableError(
                     f"{self._where}: stream {stream.name!r}, which took {subject!r}, is gone or "
                     f"takes it no more; make it again: nats stream add {stream.name}, or stop and "
@@ -146,7 +150,7 @@ class Streams:
         late: set[str] = set()
         for name in await self._names(covering(subjects)):
             stream = await self.look(name)
-            late.update(subject for subject in subjects if takes(stream.subjects, subject))
+            late.update(subject for subject in subjects if stream.answers_for(subject))
         for subject in late:
             self._by_subject.pop(subject, None)
         return bool(late)
