@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
 from airflow_provider_deltaforge.sources.postgres.column_types import kind_of
 from airflow_provider_deltaforge.sources.postgres.connection import translated
+from airflow_provider_deltaforge.sources.postgres.tables import GENERATED_SINCE
 
 _TYPES = """
 WITH RECURSIVE used AS (
@@ -73,7 +74,6 @@ SELECT ARRAY(SELECT a.attname::text FROM pg_attribute a
  WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
 """
 _COLUMN_LISTS_SINCE = 150000
-_GENERATED_SINCE = 180000
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def published_columns(
     row = connection.execute(_PUBLISHED, (publication, *name)).fetchone()
     if row is None or row[0] is None:
         return stored
-    return frozenset(row[0]) if version >= _GENERATED_SINCE else stored & frozenset(row[0])
+    return frozenset(row[0]) if version >= GENERATED_SINCE else stored & frozenset(row[0])
 
 
 def _table(rows: list[tuple[Any, ...]]) -> TableCatalog | None:

@@ -125,6 +125,12 @@ def table_findings(tables: Sequence[CapturedTable], patterns: Sequence[str]) -> 
         "no primary key: their events have no key; without a unique index over NOT NULL columns "
         "their snapshot is one chunk",
     )  # fmt: skip
+    found += _listed(
+        "generated_key", [t for t in captured if t.torn_key], "high_risk",
+        "their key has a generated column, which servers before 18 leave out of the log: their "
+        "events have no key, and nothing can tell which row a delete is of; ALTER TABLE … REPLICA "
+        "IDENTITY USING INDEX, with a unique index over NOT NULL columns that are not generated",
+    )  # fmt: skip
     return found
 
 

@@ -14,6 +14,8 @@ from airflow_provider_deltaforge.spec.patterns import TableMatcher
 _ROWS_PER_PAGE = 80
 """A guess for tables that were never analysed."""
 _NAMED_MAX = 20
+GENERATED_SINCE = 180000
+"""Older servers never log generated columns."""
 
 LEAVES = """(
        SELECT x.*, quote_ident(m.nspname) || '.' || quote_ident(x.relname) AS quoted,
@@ -41,7 +43,13 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence,
               bool_and(l.relreplident = 'f' OR l.relkind = 'f'),
               array_agg(l.quoted ORDER BY l.quoted) FILTER (WHERE l.bare),
               array_agg(l.quoted ORDER BY l.quoted)
-              FILTER (WHERE l.relreplident <> c.relreplident AND l.relkind <> 'f')
+              FILTER (WHERE l.relreplident <> c.relreplident AND l.relkind <> 'f'),
+              current_setting('server_version_num')::int < {GENERATED_SINCE} AND EXISTS (
+              SELECT FROM pg_index i
+                JOIN pg_attribute a ON a.attrelid = c.oid AND a.attgenerated <> ''
+                 AND a.attnum = ANY((i.indkey::int2[])[:i.indnkeyatts - 1])
+               WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'n' THEN false
+                     WHEN 'i' THEN i.indisreplident ELSE i.indisprimary AND i.indimmediate END)
          FROM {LEAVES} l
        ) leaf
  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
@@ -140,6 +148,7 @@ class CapturedTable:
         bare: names in SQL of what the server refuses updates and deletes of once it is published:
             the table itself, or partitions.
         strays: names in SQL of partitions whose replica identity is another than the table's.
+        torn_key: the key of its events would have a generated column, which the log lacks.
         primary_key: it has one.
         key: unique columns that are never null, to cut the table by; empty without any.
     """
@@ -157,6 +166,7 @@ class CapturedTable:
     whole_before: bool = True
     bare: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
+    torn_key: bool = False
     primary_key: bool = False
     key: tuple[KeyColumn, ...] = ()
 
@@ -258,6 +268,7 @@ def _facts(row: Sequence[Any], keys: Sequence[tuple[Any, ...]]) -> CapturedTable
         whole_before=row[10],
         bare=tuple(row[11] or ()),
         strays=tuple(row[12] or ()),
+        torn_key=row[13],
         primary_key=best is not None and bool(best[0]),
         key=tuple(map(KeyColumn, *best[1:])) if best is not None else (),
     )

@@ -12,7 +12,7 @@ from airflow_provider_deltaforge.sources.postgres.borrowed_connection import Bor
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner
 from airflow_provider_deltaforge.sources.postgres.wal.messages import Relation, RelationColumn
 from airflow_provider_deltaforge.spec.patterns import TableMatcher
-from tests.sources.postgres.wal_messages import any_table, database
+from tests.sources.postgres.wal_messages import Wal, any_table, changes, copied, database
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,29 @@ def test_included_columns_are_no_part_of_the_key(world):
     plan = any_table("plans", connect).plan_of_table("public", "covering")
 
     assert (plan.key, plan.schema.primary_key) == ((0,), ("id",))
+
+
+def test_a_key_of_which_the_log_lacks_a_part_is_none(world):
+    connection, connect = world
+    planner, wal = any_table("plans", connect), Wal(connection, "torn_log")
+    connection.execute(
+        "CREATE TABLE torn (tenant int, name text NOT NULL UNIQUE, "
+        "slug text GENERATED ALWAYS AS (lower(name)) STORED, PRIMARY KEY (tenant, slug))"
+    )
+    connection.execute("INSERT INTO torn VALUES (1, 'A'), (1, 'B')")
+    connection.execute("DELETE FROM torn WHERE slug = 'b'")
+    assert [event["key"] for event in changes(wal, planner)] == [None, None, None]
+    assert [event["key"] for event in copied(connection, planner, "torn")] == [None]
+
+    connection.execute("DELETE FROM torn")
+    connection.execute("ALTER TABLE torn REPLICA IDENTITY FULL")
+    assert [event["key"] for event in changes(wal, planner)] == [None]
+
+    connection.execute("ALTER TABLE torn REPLICA IDENTITY USING INDEX torn_name_key")
+    connection.execute("INSERT INTO torn VALUES (1, 'C')")
+    connection.execute("DELETE FROM torn")
+    assert [event["key"] for event in changes(wal, planner)] == [b'{"name":"C"}'] * 2
+    wal.drop()
 
 
 def test_a_table_the_catalog_lost_keeps_the_key_it_had(world, caplog):

@@ -63,11 +63,20 @@ def test_the_server_does_what_the_findings_on_identity_say(shop, either):
         "CREATE TABLE keyed (a int PRIMARY KEY)",
         "CREATE TABLE indexed (a int NOT NULL UNIQUE)",
         "ALTER TABLE indexed REPLICA IDENTITY USING INDEX indexed_a_key",
+        "CREATE TABLE computed (a int, g int GENERATED ALWAYS AS (a) STORED PRIMARY KEY)",
     )
     found = checked(source)
+    assert "generated_key" in found or postgres.major_version(either) >= 18
+    if "generated_key" in found:
+        assert found["generated_key"].verdict == "high_risk"
+        assert found["generated_key"].data["tables"] == ["public.computed"]
     assert found["replica_identity"].verdict == "high_risk"
     assert found["replica_identity"].data["tables"] == ["public.bare", "public.silent"]
-    assert found["before_image"].data["tables"] == ["public.indexed", "public.keyed"]
+    assert found["before_image"].data["tables"] == [
+        "public.computed",
+        "public.indexed",
+        "public.keyed",
+    ]
     assert found["primary_key"].data["tables"] == ["public.bare", "public.indexed"]
     begun(source).close()
     for table in ("bare", "silent", "keyed", "indexed"):

@@ -163,6 +163,7 @@ class Planner:
         self._publication = publication
         self._types = Types(decimal_numbers=decimal_numbers)
         self._keys: dict[int, tuple[str, ...]] = {}
+        self._torn: set[int] = set()
 
     def plan(self, relation: Relation) -> WalTablePlan:
         """Return the plan of a table as a ``Relation`` message describes it.
@@ -248,17 +249,24 @@ class Planner:
 
         Deletes must have the key their inserts had: so it is the primary key only where rows
         before a change carry it, which with REPLICA IDENTITY USING INDEX another index's do not.
+        A part of a key is none: where the log lacks a generated column of it, rows share that part.
         """
         identity = tuple(column.name for column in relation.columns if column.is_key)
-        if relation.replica_identity == "d":
-            return identity
+        names = {column.name for column in relation.columns}
+        letter = relation.replica_identity
         if facts is not None:
             self._keys[relation.oid] = facts.primary_key
-        primary = self._keys.get(relation.oid, ())
-        if relation.replica_identity == "i":
-            return primary if primary and set(primary) <= set(identity) else identity
-        names = {column.name for column in relation.columns}
-        if primary and set(primary) <= names:
+            index = facts.primary_key if letter == "d" else facts.identity_key
+            torn = any(facts.columns[name].generated for name in set(index) - names)
+            (self._torn.add if torn else self._torn.discard)(relation.oid)
+        primary, whole = self._keys.get(relation.oid, ()), relation.oid not in self._torn
+        if letter == "d" and whole:
+            return identity
+        if letter == "i" and primary and set(primary) <= set(identity):
+            return primary
+        if letter == "i" and whole:
+            return identity
+        if letter not in "di" and primary and set(primary) <= names:
             return primary
         _log.warning(
             "%s.%s: its log does not say which columns are its key, and the catalog has none that "

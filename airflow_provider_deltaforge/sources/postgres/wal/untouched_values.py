@@ -120,6 +120,8 @@ class UntouchedValues:
     def _whole(self, message: bytes, plan: WalTablePlan, xid: int) -> bytes | None:
         """Return an update's tuples with the values that the new one lacks; None if it has all."""
         count = len(plan.chains)
+        if not plan.key:
+            return None  # The log lacks a part of it, which other rows have as well.
         try:
             old, at = _read(message, 1, count)
             new, _ = _read(message, at + 1, count)
