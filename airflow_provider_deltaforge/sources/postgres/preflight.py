@@ -104,7 +104,7 @@ def _publication(
     if found is None:
         every = not matcher.patterns and server.superuser
         missing = [] if every else missing_tables(connection, name, matcher)
-        sql: str | None = creation(name, missing, every=every)
+        sql: str | None = creation(name, missing, server.version, every=every)
         if slot is not None:
             text = too_old(source.slot_settings, name, sql or "")
             return [Finding("publication", "fail", text, {"sql": sql})]

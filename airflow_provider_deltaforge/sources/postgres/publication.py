@@ -8,7 +8,12 @@ from typing import Any
 from airflow_provider_deltaforge.errors import AccessError, FatalError, RetryableError
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.postgres.server import PostgresServer, row_of, rows_of
-from airflow_provider_deltaforge.sources.postgres.tables import LEAVES, quote, whole_rows
+from airflow_provider_deltaforge.sources.postgres.tables import (
+    GENERATED_SINCE,
+    LEAVES,
+    first_of,
+    quote,
+)
 from airflow_provider_deltaforge.sources.postgres.wal.messages import (
     APPEARED,
     MESSAGES_VERSION,
@@ -22,7 +27,7 @@ _PUBLICATION = "SELECT pubname FROM pg_publication WHERE pubname = %s"
 # A partition comes with its root. Without an identity the server refuses updates and deletes of a
 # published table, so its owner must be told.
 _CANDIDATES = f"""
-SELECT n.nspname, c.relname, ARRAY(SELECT l.quoted FROM {LEAVES} l WHERE l.bare ORDER BY 1)
+SELECT n.nspname, c.relname, ARRAY(SELECT l.remedy FROM {LEAVES} l WHERE l.bare ORDER BY 1)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
@@ -34,7 +39,6 @@ SELECT n.nspname, c.relname, ARRAY(SELECT l.quoted FROM {LEAVES} l WHERE l.bare 
                            WHERE r.prpubid = p.oid AND r.prrelid = c.oid)))
  ORDER BY 1, 2
 """
-_ROOTS_ONLY = " WITH (publish_via_partition_root = true)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ class UnpublishedTable:
     Attributes:
         schema: of the table.
         name: of the table.
-        bare: names in SQL of what the server would refuse updates and deletes of, were it
-            published: the table itself, or partitions.
+        bare: what to run so that the server would not refuse updates and deletes of it, or of
+            its partitions, were it published; empty where nothing is wrong.
     """
 
     schema: str
@@ -99,15 +103,22 @@ def creation_of(
     """Return whether a publication is for all tables, those it is for, and what creates it."""
     every = not matcher.patterns and info.superuser
     tables = [] if every else missing_tables(connection, name, matcher)
-    return every, tables, creation(name, tables, every=every)
+    return every, tables, creation(name, tables, info.version, every=every)
 
 
-def creation(name: str, tables: Sequence[UnpublishedTable], *, every: bool) -> str:
-    """Return the statement that creates a publication as we need it."""
+def creation(name: str, tables: Sequence[UnpublishedTable], version: int, *, every: bool) -> str:
+    """Return the statement that creates a publication as we need it.
+
+    From 18 on the server refuses updates and deletes of a table whose replica identity has
+    generated columns that are not published; with FULL it has all of them.
+    """
     what = " FOR ALL TABLES" if every else ""
     if tables:
         what = f" FOR TABLE {', '.join(table.quoted for table in tables)}"
-    return f"CREATE PUBLICATION {quote(name)}{what}{_ROOTS_ONLY}"
+    options = "publish_via_partition_root = true"
+    if version >= GENERATED_SINCE:
+        options += ", publish_generated_columns = stored"
+    return f"CREATE PUBLICATION {quote(name)}{what} WITH ({options})"
 
 
 def missing_tables(connection: Any, name: str, matcher: TableMatcher) -> list[UnpublishedTable]:
@@ -188,9 +199,9 @@ def _warn_bare(tables: Sequence[UnpublishedTable]) -> None:
     for table in tables:
         if table.bare:
             log.warning(
-                "table %s.%s has neither primary key nor replica identity: the server refuses its "
-                "updates and deletes while it is published. Run: %s",
-                table.schema, table.name, whole_rows(table.bare),
+                "table %s.%s has no replica identity that the server can use: it refuses updates "
+                "and deletes while the table is published. Run: %s",
+                table.schema, table.name, first_of(table.bare),
             )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import Finding
-from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, quote, whole_rows
+from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, first_of, quote
 from airflow_provider_deltaforge.sources.shared.preflight import (
     NAMED_MAX,
     listed,
@@ -152,23 +152,31 @@ def identity_findings(captured: Sequence[CapturedTable]) -> list[Finding]:
     """Check what the log says of rows before a change."""
     none = [t for t in captured if t.bare]
     partial = [t for t in captured if not t.bare and not t.whole_before]
-    strays = [name for t in captured for name in t.strays]
+    strays = [command for t in captured for command in t.strays]
     found = _listed(
         "replica_identity", none, "high_risk",
-        "no replica identity, which a DEFERRABLE primary key is not: once they are published, the "
-        "server refuses every UPDATE and DELETE of them; first "
-        f"{whole_rows([name for t in none for name in t.bare])}, or add a primary key",
+        "no replica identity that the server can use, which neither a DEFERRABLE primary key nor "
+        "an index that was dropped is, nor FULL with virtual generated columns: once they are "
+        "published, the server refuses every UPDATE and DELETE of them; first "
+        f"{first_of([command for t in none for command in t.bare])}, or add a primary key",
     )  # fmt: skip
     found += _listed(
         "partition_identity", [t for t in captured if t.strays], "warn",
         "partitions have another replica identity than their table. Theirs decides what the log "
         "holds; ALTER TABLE does not pass it on, and new partitions begin with DEFAULT; "
-        f"{whole_rows(strays)}",
+        f"{first_of(strays)}",
     )  # fmt: skip
+    barred = [t.full_name for t in partial if t.virtual]
+    remedy = "; ALTER TABLE … REPLICA IDENTITY FULL logs whole rows"
+    if barred:
+        remedy += (
+            f", but leave {shortened(barred)} as they are: with generated columns that are not in "
+            "the log the server would then refuse every UPDATE and DELETE"
+        )
     found += _listed(
         "before_image", partial, "warn",
         "the log holds only the key of rows before a change, and large values that a change left "
-        "alone are missing from it; ALTER TABLE … REPLICA IDENTITY FULL logs whole rows",
+        f"alone are missing from it{remedy}",
     )  # fmt: skip
     return found
 

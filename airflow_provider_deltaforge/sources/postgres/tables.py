@@ -18,17 +18,28 @@ GENERATED_SINCE = 180000
 """Older servers never log generated columns."""
 
 LEAVES = """(
-       SELECT x.*, quote_ident(m.nspname) || '.' || quote_ident(x.relname) AS quoted,
-              x.relkind <> 'f' AND (x.relreplident = 'n' OR x.relreplident = 'd' AND NOT EXISTS (
+       SELECT x.*, q.quoted, v.virtual,
+              x.relkind <> 'f' AND CASE x.relreplident WHEN 'f' THEN v.virtual ELSE NOT EXISTS (
+              SELECT FROM pg_index i WHERE i.indrelid = x.oid AND i.indisvalid AND i.indimmediate
+                 AND CASE x.relreplident WHEN 'd' THEN i.indisprimary
+                     WHEN 'i' THEN i.indisreplident ELSE false END) END AS bare,
+              'ALTER TABLE ' || q.quoted || CASE WHEN NOT v.virtual THEN ' REPLICA IDENTITY FULL'
+              WHEN EXISTS (
               SELECT FROM pg_index i WHERE i.indrelid = x.oid AND i.indisprimary
-                 AND i.indimmediate)) AS bare
+                 AND i.indimmediate) THEN ' REPLICA IDENTITY DEFAULT'
+              ELSE ' ADD PRIMARY KEY (…), REPLICA IDENTITY DEFAULT' END AS remedy
          FROM (SELECT c.oid WHERE c.relkind = 'r'
                    OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid) UNION ALL
                SELECT t.relid FROM pg_partition_tree(c.oid) t WHERE t.isleaf) leaf
          JOIN pg_class x ON x.oid = leaf.oid
-         JOIN pg_namespace m ON m.oid = x.relnamespace)"""
+         JOIN pg_namespace m ON m.oid = x.relnamespace
+        CROSS JOIN LATERAL (
+              SELECT quote_ident(m.nspname) || '.' || quote_ident(x.relname) AS quoted) q
+        CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = x.oid
+                               AND g.attgenerated = 'v') AS virtual) v)"""
 """What of a table ``c`` has rows: itself, or a partitioned table's partitions, whose replica
-identity counts. ``bare``: the server refuses updates and deletes of it once it is published."""
+identity counts. ``bare``: the server refuses updates and deletes of it once it is published, and
+``remedy`` is what to run first. With ``virtual`` columns it refuses them under FULL, too."""
 
 _TABLES = f"""
 SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence,
@@ -41,9 +52,10 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence,
                                 ELSE l.relpages * {_ROWS_PER_PAGE} END), 0)::bigint AS rows,
               coalesce(sum(pg_total_relation_size(l.oid)), 0)::bigint AS bytes,
               bool_and(l.relreplident = 'f' OR l.relkind = 'f'),
-              array_agg(l.quoted ORDER BY l.quoted) FILTER (WHERE l.bare),
-              array_agg(l.quoted ORDER BY l.quoted)
-              FILTER (WHERE l.relreplident <> c.relreplident AND l.relkind <> 'f'),
+              array_agg(l.remedy ORDER BY l.quoted) FILTER (WHERE l.bare),
+              array_agg(l.remedy ORDER BY l.quoted) FILTER (
+              WHERE l.relreplident <> c.relreplident AND l.relkind <> 'f' AND NOT l.virtual),
+              bool_or(l.virtual),
               current_setting('server_version_num')::int < {GENERATED_SINCE} AND EXISTS (
               SELECT FROM pg_index i
                 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attgenerated <> ''
@@ -145,9 +157,11 @@ class CapturedTable:
         rows_estimate: rows, a guess of the server's statistics.
         data_bytes: data, indexes and TOAST.
         whole_before: the log holds whole rows before a change.
-        bare: names in SQL of what the server refuses updates and deletes of once it is published:
-            the table itself, or partitions.
-        strays: names in SQL of partitions whose replica identity is another than the table's.
+        bare: what to run so that the server does not refuse updates and deletes once it is
+            published, of the table itself or of partitions; empty where nothing is wrong.
+        strays: what has the log hold whole rows of partitions whose replica identity is another
+            than the table's.
+        virtual: it has virtual generated columns, with which REPLICA IDENTITY FULL is of no use.
         torn_key: the key of its events would have a generated column, which the log lacks.
         primary_key: it has one.
         key: unique columns that are never null, to cut the table by; empty without any.
@@ -166,6 +180,7 @@ class CapturedTable:
     whole_before: bool = True
     bare: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
+    virtual: bool = False
     torn_key: bool = False
     primary_key: bool = False
     key: tuple[KeyColumn, ...] = ()
@@ -187,10 +202,9 @@ def quote(*names: str) -> str:
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
-def whole_rows(tables: Sequence[str]) -> str:
-    """Return what has the log hold whole rows of tables, named in SQL; of many the first ones."""
-    commands = [f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in tables[:_NAMED_MAX]]
-    return "; ".join(commands) + ("; …" if len(tables) > _NAMED_MAX else "")
+def first_of(commands: Sequence[str]) -> str:
+    """Return commands as one text; of many the first ones."""
+    return "; ".join(commands[:_NAMED_MAX]) + ("; …" if len(commands) > _NAMED_MAX else "")
 
 
 def literal(text: str) -> str:
@@ -268,7 +282,8 @@ def _facts(row: Sequence[Any], keys: Sequence[tuple[Any, ...]]) -> CapturedTable
         whole_before=row[10],
         bare=tuple(row[11] or ()),
         strays=tuple(row[12] or ()),
-        torn_key=row[13],
+        virtual=row[13],
+        torn_key=row[14],
         primary_key=best is not None and bool(best[0]),
         key=tuple(map(KeyColumn, *best[1:])) if best is not None else (),
     )

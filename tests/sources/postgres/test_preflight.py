@@ -63,6 +63,9 @@ def test_the_server_does_what_the_findings_on_identity_say(shop, either):
         "CREATE TABLE keyed (a int PRIMARY KEY)",
         "CREATE TABLE indexed (a int NOT NULL UNIQUE)",
         "ALTER TABLE indexed REPLICA IDENTITY USING INDEX indexed_a_key",
+        "CREATE TABLE dropped (a int NOT NULL UNIQUE)",
+        "ALTER TABLE dropped REPLICA IDENTITY USING INDEX dropped_a_key",
+        "ALTER TABLE dropped DROP CONSTRAINT dropped_a_key",
         "CREATE TABLE computed (a int, g int GENERATED ALWAYS AS (a) STORED PRIMARY KEY)",
     )
     found = checked(source)
@@ -71,20 +74,55 @@ def test_the_server_does_what_the_findings_on_identity_say(shop, either):
         assert found["generated_key"].verdict == "high_risk"
         assert found["generated_key"].data["tables"] == ["public.computed"]
     assert found["replica_identity"].verdict == "high_risk"
-    assert found["replica_identity"].data["tables"] == ["public.bare", "public.silent"]
+    assert found["replica_identity"].data["tables"] == [
+        "public.bare",
+        "public.dropped",
+        "public.silent",
+    ]
     assert found["before_image"].data["tables"] == [
         "public.computed",
         "public.indexed",
         "public.keyed",
     ]
-    assert found["primary_key"].data["tables"] == ["public.bare", "public.indexed"]
+    assert found["primary_key"].data["tables"] == [
+        "public.bare",
+        "public.dropped",
+        "public.indexed",
+    ]
     begun(source).close()
-    for table in ("bare", "silent", "keyed", "indexed"):
+    for table in ("bare", "silent", "dropped", "keyed", "indexed", "computed"):
         with connect(either, NAME) as connection:
             connection.execute(f"INSERT INTO {table} VALUES (1)")
-            refused = table in ("bare", "silent")
+            refused = table in ("bare", "silent", "dropped")
             with pytest.raises(Exception, match="replica identity") if refused else nullcontext():
                 connection.execute(f"UPDATE {table} SET a = 2")
+
+
+def test_generated_columns_leave_updates_possible_or_are_named(postgres18_server):
+    fresh_database(
+        postgres18_server,
+        NAME,
+        "CREATE TABLE stored (id int PRIMARY KEY, v int, g int GENERATED ALWAYS AS (v) STORED)",
+        "ALTER TABLE stored REPLICA IDENTITY FULL",
+        "CREATE TABLE lazy (id int PRIMARY KEY, v int, g int GENERATED ALWAYS AS (v) VIRTUAL)",
+        "CREATE TABLE spoiled (LIKE lazy INCLUDING ALL)",
+        "ALTER TABLE spoiled REPLICA IDENTITY FULL",
+    )
+    source = source_of(postgres18_server, NAME, kind=QUICK)
+    found = checked(source)
+    assert found["replica_identity"].data["tables"] == ["public.spoiled"]
+    remedy = "ALTER TABLE public.spoiled REPLICA IDENTITY DEFAULT"
+    assert remedy in found["replica_identity"].message
+    assert "leave public.lazy as they are" in found["before_image"].message
+    begun(source).close()
+    for table in ("stored", "lazy", "spoiled"):
+        with connect(postgres18_server, NAME) as connection:
+            connection.execute(f"INSERT INTO {table} VALUES (1, 1)")
+            refused = table == "spoiled"
+            with pytest.raises(Exception, match="Replica identity") if refused else nullcontext():
+                connection.execute(f"UPDATE {table} SET v = 2")
+    execute(postgres18_server, remedy, "UPDATE spoiled SET v = 2", database=NAME)
+    drop_slots(postgres18_server, NAME)
 
 
 def test_what_has_no_log_is_named(shop):
