@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_deltaforge.sources.postgres import column_kinds as k
 from airflow_provider_deltaforge.sources.postgres.column_types import kind_of
 from airflow_provider_deltaforge.sources.postgres.connection import translated
-from airflow_provider_deltaforge.sources.postgres.tables import GENERATED_SINCE
+from airflow_provider_deltaforge.sources.postgres.tables import COLUMN_LISTS_SINCE, GENERATED_SINCE
 
 _TYPES = """
 WITH RECURSIVE used AS (
@@ -73,7 +73,6 @@ SELECT ARRAY(SELECT a.attname::text FROM pg_attribute a
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
  WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
 """
-_COLUMN_LISTS_SINCE = 150000
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +242,7 @@ def published_columns(
     """
     stored = frozenset(column for column, f in facts.columns.items() if not f.generated)
     version = connection.info.server_version
-    if publication is None or version < _COLUMN_LISTS_SINCE:
+    if publication is None or version < COLUMN_LISTS_SINCE:
         return stored
     row = connection.execute(_PUBLISHED, (publication, *name)).fetchone()
     if row is None or row[0] is None:

@@ -14,6 +14,7 @@ from airflow_provider_deltaforge.sources.postgres.publication import (
     missing_tables,
     published_tables,
 )
+from airflow_provider_deltaforge.sources.postgres.published_parts import as_published
 from airflow_provider_deltaforge.sources.postgres.server import (
     VERSION_MIN,
     PostgresServer,
@@ -37,7 +38,12 @@ from airflow_provider_deltaforge.sources.postgres.table_findings import (
     table_findings,
     unreadable_columns,
 )
-from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, all_tables, quote
+from airflow_provider_deltaforge.sources.postgres.tables import (
+    COLUMN_LISTS_SINCE,
+    CapturedTable,
+    all_tables,
+    quote,
+)
 from airflow_provider_deltaforge.sources.postgres.wal.first_position import too_old
 from airflow_provider_deltaforge.sources.shared.preflight import (
     HIGH_RISK_PERCENT,
@@ -75,6 +81,8 @@ def _findings(source: PostgresSource, connection: Any) -> list[Finding]:
         # Without patterns the publication alone decides.
         published = published_tables(connection, name)
         tables = [table for table in tables if table.oid in published]
+    if publication is not None and server.version >= COLUMN_LISTS_SINCE:
+        tables = as_published(connection, name, tables)
     logged = [table for table in tables if not table.unlogged]
     found = server_findings(connection, server, slot)
     found += slot_findings(slot, wanted.name, server, may_create=wanted.create)

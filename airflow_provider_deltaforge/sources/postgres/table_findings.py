@@ -6,7 +6,12 @@ from typing import Any
 
 from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.sources.contract import Finding
-from airflow_provider_deltaforge.sources.postgres.tables import CapturedTable, first_of, quote
+from airflow_provider_deltaforge.sources.postgres.tables import (
+    COLUMN_LISTS_SINCE,
+    CapturedTable,
+    first_of,
+    quote,
+)
 from airflow_provider_deltaforge.sources.shared.preflight import (
     NAMED_MAX,
     listed,
@@ -28,7 +33,6 @@ SELECT p.schemaname, p.tablename FROM pg_publication_tables p
           AND NOT a.attisdropped AND a.attgenerated = ''))
  ORDER BY 1, 2
 """
-_NARROWED_SINCE = 150000
 
 # The snapshot locks its tables, for which the server asks for a right to the whole table.
 _IN_PART = """
@@ -65,7 +69,7 @@ def publication_of(connection: Any, version: int, name: str) -> Publication | No
     if row is None:
         return None
     complete, via_root, owned = row
-    narrowed = connection.execute(_NARROWED, (name,)) if version >= _NARROWED_SINCE else ()
+    narrowed = connection.execute(_NARROWED, (name,)) if version >= COLUMN_LISTS_SINCE else ()
     names = tuple(qualified_name(*row) for row in narrowed)
     return Publication(complete, via_root, owned, names)
 
@@ -155,9 +159,11 @@ def identity_findings(captured: Sequence[CapturedTable]) -> list[Finding]:
     strays = [command for t in captured for command in t.strays]
     found = _listed(
         "replica_identity", none, "high_risk",
-        "no replica identity that the server can use, which neither a DEFERRABLE primary key nor "
-        "an index that was dropped is, nor FULL with virtual generated columns: once they are "
-        "published, the server refuses every UPDATE and DELETE of them; first "
+        "no replica identity that the server can use: none at all, a DEFERRABLE primary key, an "
+        "index that was dropped, FULL with a column list or with generated columns that are not "
+        "published, an identity that the publication leaves columns out of, or a row filter on "
+        "other columns. While they are published, the server refuses every UPDATE and DELETE of "
+        "them; first "
         f"{first_of([command for t in none for command in t.bare])}, or add a primary key",
     )  # fmt: skip
     found += _listed(
@@ -166,12 +172,12 @@ def identity_findings(captured: Sequence[CapturedTable]) -> list[Finding]:
         "holds; ALTER TABLE does not pass it on, and new partitions begin with DEFAULT; "
         f"{first_of(strays)}",
     )  # fmt: skip
-    barred = [t.full_name for t in partial if t.virtual]
+    barred = [t.full_name for t in partial if t.full_refused]
     remedy = "; ALTER TABLE … REPLICA IDENTITY FULL logs whole rows"
     if barred:
         remedy += (
-            f", but leave {shortened(barred)} as they are: with generated columns that are not in "
-            "the log the server would then refuse every UPDATE and DELETE"
+            f", but leave {shortened(barred)} as they are: with a column list, or generated "
+            "columns that are not published, the server would then refuse every UPDATE and DELETE"
         )
     found += _listed(
         "before_image", partial, "warn",

@@ -16,6 +16,8 @@ _ROWS_PER_PAGE = 80
 _NAMED_MAX = 20
 GENERATED_SINCE = 180000
 """Older servers never log generated columns."""
+COLUMN_LISTS_SINCE = 150000
+"""And those have publications of whole tables only."""
 
 LEAVES = """(
        SELECT x.*, q.quoted, v.virtual,
@@ -161,7 +163,8 @@ class CapturedTable:
             published, of the table itself or of partitions; empty where nothing is wrong.
         strays: what has the log hold whole rows of partitions whose replica identity is another
             than the table's.
-        virtual: it has virtual generated columns, with which REPLICA IDENTITY FULL is of no use.
+        full_refused: under REPLICA IDENTITY FULL the server would refuse them as well: it has
+            virtual generated columns, or the publication leaves out some.
         torn_key: the key of its events would have a generated column, which the log lacks.
         primary_key: it has one.
         key: unique columns that are never null, to cut the table by; empty without any.
@@ -180,7 +183,7 @@ class CapturedTable:
     whole_before: bool = True
     bare: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
-    virtual: bool = False
+    full_refused: bool = False
     torn_key: bool = False
     primary_key: bool = False
     key: tuple[KeyColumn, ...] = ()
@@ -282,7 +285,7 @@ def _facts(row: Sequence[Any], keys: Sequence[tuple[Any, ...]]) -> CapturedTable
         whole_before=row[10],
         bare=tuple(row[11] or ()),
         strays=tuple(row[12] or ()),
-        virtual=row[13],
+        full_refused=row[13],
         torn_key=row[14],
         primary_key=best is not None and bool(best[0]),
         key=tuple(map(KeyColumn, *best[1:])) if best is not None else (),

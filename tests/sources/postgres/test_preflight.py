@@ -125,6 +125,40 @@ def test_generated_columns_leave_updates_possible_or_are_named(postgres18_server
     drop_slots(postgres18_server, NAME)
 
 
+def test_what_a_publication_leaves_out_of_the_identity_is_named(shop, either):
+    source = shop(
+        "CREATE TABLE fits (id int PRIMARY KEY, v int, w int)",
+        "CREATE TABLE whole (LIKE fits INCLUDING ALL)",
+        "ALTER TABLE whole REPLICA IDENTITY FULL",
+        "CREATE TABLE indexed (id int NOT NULL UNIQUE, v int PRIMARY KEY, w int)",
+        "ALTER TABLE indexed REPLICA IDENTITY USING INDEX indexed_id_key",
+        "CREATE TABLE filtered (LIKE fits INCLUDING ALL)",
+        "CREATE TABLE by_key (LIKE fits INCLUDING ALL)",
+        "CREATE TABLE stored (id int PRIMARY KEY, v int, g int GENERATED ALWAYS AS (v) STORED)",
+        "ALTER TABLE stored REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION shop_pub FOR TABLE fits (id, v), whole (id, v), indexed (v, w), "
+        "filtered WHERE (v > 0 OR id > 7), by_key WHERE (id < 9), stored",
+    )
+    found = checked(source)
+    identity = found["replica_identity"]
+    refused = ["public.filtered", "public.indexed"]
+    refused += ["public.stored"] * (postgres.major_version(either) >= 18) + ["public.whole"]
+    assert (identity.verdict, identity.data["tables"]) == ("high_risk", refused)
+    assert "ALTER TABLE public.whole REPLICA IDENTITY DEFAULT" in identity.message
+    assert 'put id into the column list of "public"."indexed"' in identity.message
+    assert 'filter the rows of "public"."filtered" by its replica identity, not by v' in (
+        identity.message
+    )
+    assert ("SET (publish_generated_columns = stored)" in identity.message) == (len(refused) > 3)
+    assert "leave public.fits as they are" in found["before_image"].message
+    for table in ("fits", "whole", "indexed", "filtered", "by_key", "stored"):
+        with connect(either, NAME) as connection:
+            connection.execute(f"INSERT INTO {table} (id, v) VALUES (1, 1)")
+            wrong = f"public.{table}" in refused
+            with pytest.raises(Exception, match="cannot update") if wrong else nullcontext():
+                connection.execute(f"UPDATE {table} SET v = 2")
+
+
 def test_what_has_no_log_is_named(shop):
     source = shop(
         "CREATE UNLOGGED TABLE quick (id int PRIMARY KEY)",
