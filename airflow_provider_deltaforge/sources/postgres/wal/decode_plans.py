@@ -45,6 +45,7 @@ class WalTablePlan:
         chains: per column its kind, and behind an array's the kind of its elements.
         key: places of the key's columns, in table order; empty without a key.
         identity: per column the bits of ``row_kernel.CARRIED`` and ``DOUBTFUL``.
+        oid: of the table; its name may be another's by now.
     """
 
     schema: TableSchema
@@ -52,6 +53,7 @@ class WalTablePlan:
     chains: tuple[tuple[int, ...], ...] = ()
     key: tuple[int, ...] = ()
     identity: tuple[int, ...] = ()
+    oid: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -227,6 +229,7 @@ class Planner:
             chains=tuple(self._types.chain(c.type_oid, c.typmod) for c in relation.columns),
             key=tuple(i for i, c in enumerate(relation.columns) if c.name in key),
             identity=self._identity(relation, facts),
+            oid=relation.oid,
         )
 
     def _identity(self, relation: Relation, facts: TableCatalog | None) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ was logged. So the row's last delivery is its last state, whatever happened mean
 
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -23,7 +23,12 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.sources.postgres.borrowed_connection import SharedConnection
 from airflow_provider_deltaforge.sources.postgres.connection import translated
 from airflow_provider_deltaforge.sources.postgres.server import end_of_log
-from airflow_provider_deltaforge.sources.postgres.tables import literal, quote
+from airflow_provider_deltaforge.sources.postgres.tables import (
+    KeyColumn,
+    literal,
+    quote,
+    table_named,
+)
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import WalTablePlan
 from airflow_provider_deltaforge.sources.postgres.wal.log_segment import (
     ROW_KIND,
@@ -44,13 +49,20 @@ _INVISIBLE = """
 SELECT FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
                        AND transactionid = %s::text::xid
 """
-# As a copy has them: a parent's own rows, but all of a partitioned table's.
-_OWN_ROWS = (
-    "(tableoid = {table}::regclass OR "
-    "EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = {table}::regclass))"
-)
-# Dropped or renamed since, or not ours to read; or of a type that the key's text does not fit.
-_GONE = ("42", "22")
+# As a copy has them: a parent's own rows, but all of a partitioned table's. What bears the name of
+# the row's table or of a column now may be another: nothing is read if it is younger than the row,
+# or if it only looks it, as one can that is older by all the numbers that transactions have.
+_OWN_ROWS = """
+{table}::regclass = {oid} AND (tableoid = {oid} OR EXISTS (
+   SELECT FROM pg_partitioned_table WHERE partrelid = {oid})) AND NOT EXISTS (
+   SELECT FROM pg_attribute WHERE attrelid = {oid} AND attname IN ({names})
+      AND age(xmin) BETWEEN 0 AND age('{xid}'::xid))
+"""
+# Dropped or renamed since, or not ours to read; or of a type that the key's text does not fit, or
+# that a text cannot be compared with.
+_GONE, _DENIED = ("42", "22", "0A"), "42501"
+_BUILT_IN_UPTO = 16_383
+"""Greatest number of a type that the server brings along."""
 
 Result = TypeVar("Result")
 Value = tuple[bytes, bytes]
@@ -71,6 +83,7 @@ class UntouchedValues:
         self._kept = SharedConnection(connect)
         self._ended = ended
         self._warned: set[str] = set()
+        self._keys: dict[int, Mapping[str, KeyColumn]] = {}
         self._visible = 0
         self._asked = False
 
@@ -168,13 +181,18 @@ class UntouchedValues:
         columns, table = plan.schema.columns, plan.schema.full_name
         names = [quote(columns[i].name) for i in lacks]
         wanted = ", ".join([*names, *(f"pg_typeof({name})::oid::int8" for name in names)])
-        held = " AND ".join(f"{quote(columns[i].name)} = {literal(key[i])}" for i in key)
         source = quote(plan.schema.schema or "public", plan.schema.table)
+        own = _OWN_ROWS.format(
+            table=literal(source),
+            oid=plan.oid,
+            names=", ".join(literal(columns[i].name) for i in (*key, *lacks)),
+            xid=xid,
+        )
         try:
             if xid != self._visible and connection.execute(_INVISIBLE, (str(xid),)).rowcount:
                 raise RetryableError(f"transaction {xid} is committed, but not yet visible")
             self._visible, self._asked = xid, True
-            own = _OWN_ROWS.format(table=literal(source))
+            held = self._held(connection, plan, key)
             # Without parameters, for the driver would look for their places in the names, too.
             sql = f"SELECT {wanted} FROM {source} WHERE {held} AND {own} LIMIT 2"
             result = connection.execute(sql).pgresult
@@ -186,9 +204,10 @@ class UntouchedValues:
                 # Its text may quote a key.
                 _log.warning(
                     "%s: large values of rows whose key changed cannot be read (error %s); they "
-                    'arrive as {"_unchanged": true}. Grant SELECT on it, or copy the table again',
+                    'arrive as {"_unchanged": true}. %sopy the table again to have them',
                     table,
                     error.sqlstate,
+                    "Grant SELECT on it, and c" if error.sqlstate == _DENIED else "C",
                 )
             return None
         if result.ntuples != 1:
@@ -196,6 +215,25 @@ class UntouchedValues:
         row = [result.get_value(0, place) for place in range(2 * len(lacks))]
         types = [str(columns[i].type_oid).encode() for i in lacks]
         return row[: len(lacks)] if row[len(lacks) :] == types else None
+
+    def _held(self, connection: Any, plan: WalTablePlan, key: Mapping[int, str]) -> str:
+        """Return the condition that a row has a key.
+
+        The operators of a type that an extension brought are not in the path, and have schemas.
+        """
+        columns = [plan.schema.columns[i] for i in key]
+        if plan.oid not in self._keys:
+            facts = None
+            if any((column.type_oid or 0) > _BUILT_IN_UPTO for column in columns):
+                facts = table_named(connection, plan.schema.schema or "public", plan.schema.table)
+            self._keys[plan.oid] = {each.name: each for each in facts.key} if facts else {}
+        conditions = []
+        for column, text in zip(columns, key.values(), strict=True):
+            known = self._keys[plan.oid].get(column.name)
+            equal = known.operators[1] if known and known.operators else "="
+            cast = f"::{known.cast}" if known and known.cast else ""
+            conditions.append(f"{quote(column.name)} {equal} {literal(text)}{cast}")
+        return " AND ".join(conditions)
 
 
 def _read(message: bytes, at: int, count: int) -> tuple[list[Value], int]:
