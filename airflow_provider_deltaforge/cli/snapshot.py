@@ -52,8 +52,9 @@ def snapshot(
     store: GivenStoreOption = None,
     master: MasterOption = "local[*]",
     tables: Annotated[
-        str, typer.Option(help="Copy these (again): db.table,db.other. Also beside a stream.")
-    ] = "",
+        str | None,
+        typer.Option(help="Copy these (again): db.table,db.other. Also beside a stream."),
+    ] = None,
     where: Annotated[
         str | None, typer.Option(help="SQL condition on the rows; needs exactly one table.")
     ] = None,
@@ -68,6 +69,9 @@ def snapshot(
     without one. Ctrl-C and SIGTERM end what this command started, within 25 seconds, and withdraw
     the request; the exit code is 3 then, or 1 if the driver could not be ended.
     """
+    for option, text in (("tables", tables), ("where", where)):
+        if text is not None and not text.strip(" ,"):  # A variable that was never set, perhaps.
+            raise SpecError(f"{option}: --{option} is empty; leave it out to copy everything")
     wish = snapshots.CopySelection.of(tables, where)
     text = read_document(file)
     dsn = chosen_store(text, store)

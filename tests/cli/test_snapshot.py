@@ -130,5 +130,18 @@ def test_the_end_of_a_drivers_log_is_shown_without_its_secrets(
     assert "planted-secret" not in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("--tables", "script.rows", "--where", ""), "where"),
+        (("--tables", "script.rows", "--where", " "), "where"),
+        (("--tables", ", "), "tables"),
+        (("--tables", "", "--again"), "tables"),
+    ],
+)
+def test_an_empty_option_does_not_copy_everything(deltaforge, words, key):
+    assert f"{key}: --{key} is empty" in str(deltaforge(*words).exception)
+
+
 def test_a_condition_without_a_table_is_refused_with_its_key(deltaforge):
     assert "where: " in str(deltaforge("--where", "1 = 1").exception)

@@ -19,6 +19,28 @@ Border = Sequence[Any]
 """One value per key column, in a form that JSON can hold."""
 
 
+def checks_of(where: str, source: str) -> Sequence[str]:
+    """Return the statements that a server takes both if a text is one condition, and else does not.
+
+    The first has the text in parentheses, as the chunks' statements do; one that closes them, as
+    ``id > 9) OR (true``, would undo the chunk's own bounds. Where the second has it there is no
+    parenthesis to close. Lines of their own end a comment at the text's end.
+
+    Args:
+        where: the text.
+        source: what to SELECT from.
+    """
+    return (
+        f"SELECT 1 FROM {source} WHERE {enclosed(where)} LIMIT 0",
+        f"SELECT CASE WHEN\n{where}\nTHEN 1 END FROM {source} LIMIT 0",
+    )
+
+
+def enclosed(where: str) -> str:
+    """Return a condition in parentheses, also one that ends in a comment."""
+    return f"(\n{where}\n)"
+
+
 @runtime_checkable
 class SplitsChunks(Protocol):
     """A snapshotter that can split a chunk."""

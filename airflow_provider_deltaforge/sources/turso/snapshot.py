@@ -17,6 +17,8 @@ from airflow_provider_deltaforge.sources.shared.table_chunks import (
     Border,
     TableRange,
     check_key,
+    checks_of,
+    enclosed,
     sampled,
 )
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
@@ -141,7 +143,8 @@ class TursoSnapshotter(TableSnapshotter[TursoTable]):
 
     def _check_where(self, table: TursoTable, where: str) -> None:
         try:
-            self._database.rows(f"SELECT 1 FROM {quoted(table.name)} WHERE (\n{where}\n) LIMIT 0")
+            for sql in checks_of(where, quoted(table.name)):
+                self._database.rows(sql)
         except FatalError as error:
             raise SpecError(f"where: the engine refuses the condition: {error}") from None
 
@@ -159,8 +162,7 @@ def _select_rows(table: TursoTable, chunk: TableChunk) -> tuple[str, list[Any]]:
     columns = chunk.bounds["columns"]
     condition, values = _range(columns, chunk.bounds.get("after"), chunk.bounds.get("upto"))
     if where := chunk.bounds.get("where"):
-        # On a line of its own, so that a comment at its end hides nothing of ours.
-        condition = f"{condition} AND (\n{where}\n)"
+        condition = f"{condition} AND {enclosed(where)}"
     names = ", ".join(quoted(name) for name in table.columns)
     order = ", ".join(quoted(name) for name in columns)
     sql = f"SELECT {names} FROM {quoted(table.name)} WHERE {condition} ORDER BY {order}"

@@ -394,15 +394,18 @@ def test_where_and_patterns_choose_what_is_copied(server):
         "CREATE TABLE b (id int primary key)",
     )
     snapshotter = source_of(server, "chosen").open_snapshot()
-    chunks = list(snapshotter.plan(2, tables=["chosen.a"], where="id % 2 = 1 OR id = 4"))
+    chunks = list(snapshotter.plan(2, tables=["chosen.a"], where="id % 2 = 1 OR id = 4 # few"))
     found = [e["key"] for chunk in chunks for e in events(snapshotter.read(chunk, "run"))]
     assert found == [b'{"id":1}', b'{"id":3}', b'{"id":4}', b'{"id":5}']
     with pytest.raises(SpecError, match="nothing_like_it"):
         list(snapshotter.plan(2, tables=["nothing_like_it"]))
     with pytest.raises(SpecError, match="exactly one table"):
         list(snapshotter.plan(2, where="id = 1"))
-    with pytest.raises(SpecError, match="where"):
-        list(snapshotter.plan(2, tables=["a"], where="no_column = 1"))
+    # The latter close a parenthesis, and what they open behind it would undo a chunk's bounds.
+    undoing = ("id > 4) OR (true", "id > 4) OR true #", "id > 4) OR true -- ", "id > 4) OR true /*")
+    for wrong in ("no_column = 1", *undoing, "id > 4 /*! ) OR (true */", "true THEN 1 END #"):
+        with pytest.raises(SpecError, match="where"):
+            list(snapshotter.plan(2, tables=["a"], where=wrong))
     snapshotter.close()
 
 

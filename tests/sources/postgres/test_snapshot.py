@@ -223,7 +223,10 @@ def test_where_and_patterns_choose_what_is_copied(shop):
             list(snapshotter.plan(2, tables=[pattern]))
     with pytest.raises(SpecError, match="exactly one table"):
         list(snapshotter.plan(2, where="id = 1"))
-    for wrong in ("no_column = 1", "id = 'x'", "id =", "id = 1); DROP TABLE b; --", "count(*) > 1"):
+    wrong_ones = ("no_column = 1", "id = 'x'", "id =", "id = 1); DROP TABLE b; --", "count(*) > 1")
+    # They close a parenthesis, and what they open behind it would undo a chunk's bounds.
+    undoing = ("id > 4) OR (true", "id > 4) OR true --", "id > 4) OR true /*", "true THEN 1 END --")
+    for wrong in (*wrong_ones, *undoing):
         with pytest.raises(SpecError, match="where"):
             list(snapshotter.plan(2, tables=["a"], where=wrong))
     snapshotter.close()

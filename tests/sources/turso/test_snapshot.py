@@ -70,6 +70,10 @@ def test_wishes_choose_tables_and_rows(path, writer):
     [
         ({"tables": ["none"]}, "tables: 'none' matches none"),
         ({"where": "wrong = 1", "tables": ["orders"]}, "where: the engine refuses"),
+        ({"where": "id > 4) OR (true", "tables": ["orders"]}, "where: the engine refuses"),
+        ({"where": "id > 4) OR true --", "tables": ["orders"]}, "where: the engine refuses"),
+        ({"where": "id > 4) OR true /*", "tables": ["orders"]}, "where: the engine refuses"),
+        ({"where": "id > 4 THEN 1 END --", "tables": ["orders"]}, "where: the engine refuses"),
         ({"where": "id = 1"}, "where: give exactly one table"),
     ],
 )

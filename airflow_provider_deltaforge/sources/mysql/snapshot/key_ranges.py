@@ -9,7 +9,7 @@ from airflow_provider_deltaforge.sources.contract import TableChunk
 from airflow_provider_deltaforge.sources.mysql.binlog import column_kinds as k
 from airflow_provider_deltaforge.sources.mysql.catalog import quote
 from airflow_provider_deltaforge.sources.mysql.column_types import BY_NAME
-from airflow_provider_deltaforge.sources.shared.table_chunks import Border
+from airflow_provider_deltaforge.sources.shared.table_chunks import Border, enclosed
 
 INTEGERS = (k.INT, k.YEAR)
 BYTES = (k.TEXT, k.BINARY)
@@ -65,7 +65,7 @@ def select_rows(schema: TableSchema, chunk: TableChunk, columns: str) -> str:
     """Return the SELECT of a chunk's rows, in key order where there is a key; it counts them."""
     condition = range_condition(chunk.bounds)
     if where := chunk.bounds.get("where"):
-        condition = f"({where})" if condition is None else f"({condition}) AND ({where})"
+        condition = enclosed(where) if condition is None else f"({condition}) AND {enclosed(where)}"
     hint = " FORCE INDEX (PRIMARY)" if schema.primary_key and chunk.bounds.get("columns") else ""
     filtered = f" WHERE {condition}" if condition else ""
     table = quote(schema.db, schema.table)

@@ -52,7 +52,7 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.views import (
     prepare_session,
 )
 from airflow_provider_deltaforge.sources.mysql.tuning import MYSQL_TUNING, MySqlTuning
-from airflow_provider_deltaforge.sources.shared.table_chunks import Border, check_key
+from airflow_provider_deltaforge.sources.shared.table_chunks import Border, check_key, checks_of
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
     SelectedRows,
     ServerSnapshotter,
@@ -224,7 +224,8 @@ def _check_where(connection: Any, schema: TableSchema, where: str) -> None:
     import pymysql
 
     try:
-        fetch(connection, f"SELECT 1 FROM {quote(schema.db, schema.table)} WHERE ({where}) LIMIT 0")
+        for sql in checks_of(where, quote(schema.db, schema.table)):
+            fetch(connection, sql)
     except pymysql.err.ProgrammingError as error:
         raise SpecError(f"where: the server refuses the condition: {error.args[-1]}") from None
     except pymysql.err.OperationalError as error:

@@ -39,7 +39,7 @@ from airflow_provider_deltaforge.sources.postgres.tables import (
 )
 from airflow_provider_deltaforge.sources.postgres.tuning import POSTGRES_TUNING, PostgresTuning
 from airflow_provider_deltaforge.sources.postgres.wal.decode_plans import Planner, WalTablePlan
-from airflow_provider_deltaforge.sources.shared.table_chunks import Border
+from airflow_provider_deltaforge.sources.shared.table_chunks import Border, checks_of
 from airflow_provider_deltaforge.sources.shared.table_snapshotter import (
     SelectedRows,
     ServerSnapshotter,
@@ -257,12 +257,12 @@ def _rows(parts: RowParts, plan: WalTablePlan) -> Iterator[TableRows]:
 def _check_where(connection: Any, facts: CapturedTable, where: str) -> None:
     import psycopg
 
-    sql = f"SELECT 1 FROM {facts.from_clause} WHERE (\n{where}\n) LIMIT 0"
     try:
         # Prepared, because the server then takes one statement only.
         with connection.transaction(force_rollback=True):
             connection.execute(OWN_PATH)
-            connection.execute(sql, prepare=True)
+            for sql in checks_of(where, facts.from_clause):
+                connection.execute(sql, prepare=True)
     except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             raise

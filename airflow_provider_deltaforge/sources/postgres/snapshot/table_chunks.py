@@ -22,7 +22,12 @@ from airflow_provider_deltaforge.sources.postgres.tables import (
     literal,
     quote,
 )
-from airflow_provider_deltaforge.sources.shared.table_chunks import Border, TableRange, check_key
+from airflow_provider_deltaforge.sources.shared.table_chunks import (
+    Border,
+    TableRange,
+    check_key,
+    enclosed,
+)
 
 _PILOT_BLOCKS = 400
 _PILOT_ROWS = 1_000
@@ -91,7 +96,7 @@ def select_rows(facts: CapturedTable, chunk: TableChunk, columns: str) -> str:
     """Return the SELECT of a chunk's rows, in key order where there is a key."""
     conditions = range_conditions(facts.key, chunk.bounds)
     if where := chunk.bounds.get("where"):
-        conditions.append(f"(\n{where}\n)")
+        conditions.append(enclosed(where))
     sql = f"SELECT {columns} FROM {facts.from_clause}"
     if conditions:
         sql += " WHERE " + " AND ".join(conditions)
@@ -145,7 +150,7 @@ def _borders_sql(facts: CapturedTable, chunk_rows: int, where: str | None) -> st
     """Return the query for every ``chunk_rows``-th key: one pass over the key's index."""
     places = range(1, len(facts.key) + 1)
     columns = ", ".join(f"{quote(c.name)} AS k{i}" for i, c in zip(places, facts.key, strict=True))
-    condition = f" WHERE (\n{where}\n)" if where else ""
+    condition = f" WHERE {enclosed(where)}" if where else ""
     sampled = ", ".join(f"format('%s', k{i})" for i in places)
     return (
         f"SELECT {sampled} FROM ("
@@ -176,7 +181,7 @@ class _Sample(NamedTuple):
         Partitions are read at the same places, and need no privilege of their own.
         """
         columns = ", ".join(f"{quote(c.name)} AS k{i}" for i, c in enumerate(facts.key, 1))
-        condition = f" AND (\n{where}\n)" if where else ""
+        condition = f" AND {enclosed(where)}" if where else ""
         return (
             f"SELECT {columns}, (ctid::text::point)[1]::int AS line, "
             "(tableoid::bigint << 32) + (ctid::text::point)[0]::bigint AS block "
