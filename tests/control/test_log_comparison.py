@@ -271,6 +271,7 @@ def test_both_read_updates_deletes_and_truncates_alike(wal):
         """INSERT INTO "o dd"."t.x" VALUES (1, NULL)""",
         "TRUNCATE orders, full_rows",
         "SELECT pg_logical_emit_message(true, 'outbox', 'hello')",
+        "SELECT pg_logical_emit_message(false, 'outbox', 'outside of any transaction')",
         "INSERT INTO orders VALUES (9, NULL, NULL)",
         database=db,
     )
@@ -281,6 +282,8 @@ def test_both_read_updates_deletes_and_truncates_alike(wal):
 
     one = compare_log(None, pipeline, LogQuery(start["lsn"], table="public.full_rows"))
     assert [change.ours.op for change in one.changes] == [*"cudt"]
+    one = compare_log(None, pipeline, LogQuery(start["lsn"], table='"o dd"."t.x"'))
+    assert [change.ours.op for change in one.changes] == ["c"]
 
 
 def test_a_place_before_the_slot_is_refused(wal):

@@ -219,7 +219,8 @@ def independent_changes(
             row_of(connection, _ADVANCE, _DOING, (copy, lsn_text(begin)))
         while rows := rows_of(connection, _GET, _DOING, (copy, lsn_text(end), _AT_ONCE)):
             for xid, text in rows:
-                yield from printed.changes(xid, text)
+                # A message that is logged outside of any transaction has number 0.
+                yield from printed.changes("" if xid == "0" else xid, text)
 
 
 def _slot(source: "PostgresSource", connection: Any) -> ReplicationSlot:
