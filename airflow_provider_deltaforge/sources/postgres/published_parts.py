@@ -70,7 +70,7 @@ def as_published(
 def _refused(table: CapturedTable, publication: str, part: Sequence[Any]) -> CapturedTable:
     listed, full_refused, whole, lacking, filtered = part
     name = quote(table.schema, table.table)
-    key = "" if table.primary_key else "ADD PRIMARY KEY (…), "
+    key = "" if table.primary_key else "ADD PRIMARY KEY (...), "
     first = list(table.bare)
     if full_refused and first:
         first = [f"ALTER TABLE {name} {key}REPLICA IDENTITY DEFAULT"]

@@ -29,7 +29,7 @@ LEAVES = """(
               WHEN EXISTS (
               SELECT FROM pg_index i WHERE i.indrelid = x.oid AND i.indisprimary
                  AND i.indimmediate) THEN ' REPLICA IDENTITY DEFAULT'
-              ELSE ' ADD PRIMARY KEY (…), REPLICA IDENTITY DEFAULT' END AS remedy
+              ELSE ' ADD PRIMARY KEY (...), REPLICA IDENTITY DEFAULT' END AS remedy
          FROM (SELECT c.oid WHERE c.relkind = 'r'
                    OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid) UNION ALL
                SELECT t.relid FROM pg_partition_tree(c.oid) t WHERE t.isleaf) leaf
