@@ -147,8 +147,8 @@ def url(tmp_path_factory, mysql_server, kafka_server, schema_registry_server, po
         with serving(create_app(context), "127.0.0.1:0") as url:
             wait_for("the stream", lambda: series(url).get("pipeline_status", {}).get("live") == 1)
             sql.execute(mysql_server, *STATEMENTS, database="live")
-            slot.insert(2)
             wait_for("the copy", lambda: Snapshots(slot.store, slot.name).finished())
+            slot.insert(2)  # Behind the copy, which has one row.
             verified = VerificationRun(slot.store, slot.name, VerifyOptions(), "test")
             verified.begin()
             assert verified.run().verdict == "equal"
