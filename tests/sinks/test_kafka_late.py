@@ -197,7 +197,7 @@ def test_a_message_that_is_refused_behind_an_outage_is_found_in_order(cut):
 
 
 def test_a_batch_that_a_slow_network_does_not_carry_in_time_goes_in_parts(cut):
-    cut.topic = create(cut.brokers, partitions=PARTITIONS)
+    limited, cut.topic = cut.topic, create(cut.brokers, partitions=PARTITIONS)
     until_written(cut.writer, cut.batch(range(10)))
     rows = [(key_of(n), b"%d " % n + os.urandom(2000).hex().encode()) for n in range(300)]
     cut.proxy.delay_s = 0.05  # For 16 KiB: the batch needs twice the time that it has.
@@ -212,3 +212,14 @@ def test_a_batch_that_a_slow_network_does_not_carry_in_time_goes_in_parts(cut):
         large = [value for value in stored[key] if len(value) > 4000]
         assert list(dict.fromkeys(large)) == [text for its_key, text in rows if its_key == key]
     assert {key: values[-1] for key, values in stored.items()} == last_values(range(300, 400))
+
+    # What was answered in parts is not sent again when a later part has to go message by message.
+    cut.topic = limited
+    sent = [(limited, key_of(n), value(n)) for n in range(3000)]
+    sent[2900] = (limited, key_of(2900), os.urandom(TOPIC_MAX))
+    refused = until_written(cut.writer, messages(sent))
+    assert [(each.event_row, each.kind) for each in refused] == [(2900, "message_too_large")]
+    stored = cut.stored()
+    assert {key: values[-1] for key, values in stored.items()} == last_values(range(3000))
+    assert value(2900) not in stored[key_of(2900)]
+    assert stored[key_of(0)].count(value(0)) == 1

@@ -1,7 +1,7 @@
 """How far one batch has come on its way to the brokers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -53,10 +53,13 @@ class KafkaBatch:
             self.messages.values[these].to_pylist(),
         )
 
-    def left(self) -> "KafkaBatch":
-        """Return the same batch from its first message on that is not answered."""
-        refused = {index: why for index, why in self.refused.items() if index < self.done}
-        return KafkaBatch(self.messages, self.singly, self.done, self.done, refused)
+    def left(self, *, singly: bool = False) -> "KafkaBatch":
+        """Return the same batch from its first message on that is not answered.
+
+        Args:
+            singly: each goes in a request of its own from there on.
+        """
+        return replace(self, singly=singly or self.singly, next=self.done, failures=[], begun_s=0.0)
 
     def headers(self, count: int, label: Sequence[tuple[str, str]]) -> list[Any]:
         """Return the headers of so many next messages.

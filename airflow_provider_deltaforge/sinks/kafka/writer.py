@@ -204,6 +204,8 @@ class KafkaWriter:
         while work.next < len(messages):
             if work.next >= self._limit.end(work):
                 self._await_answers(work, deadline)
+                if work.failures:
+                    return  # All from there on is sent once more, singly.
             self._hold()
             work.begun_s = work.begun_s or time.monotonic()
             columns = work.some(self._limit.end(work))
@@ -279,16 +281,16 @@ class KafkaWriter:
         while self._serve(self._producer.flush, _SLICE_S):
             self._check(work, deadline)
         self._raise_if_failed(work)
+        if work.failures:
+            return
         self._hold()
         now = time.monotonic()
         if not work.singly:
             self._limit.learn((now - work.begun_s) / self._expiry_s)
-        work.begun_s = now
-        if not work.failures:
-            work.done = work.next
+        work.done, work.begun_s = work.next, now
 
     def _retry_singly(self, work: KafkaBatch) -> KafkaBatch:
-        """Begin the batch again so that the broker says which message it refuses.
+        """Begin again behind what is answered, so that the broker says which message it refuses.
 
         Each is a request of its own. That takes another producer, or one message at a time where
         this one has to stay.
@@ -300,7 +302,7 @@ class KafkaWriter:
         if not self._has_withdrawn:
             self._discard()
             self._producer = self._new_producer(**{"batch.num.messages": 1})
-        self._work = KafkaBatch(work.messages, singly=True, refused=dict(work.refused))
+        self._work = work.left(singly=True)
         return self._work
 
     def _find_topics(self, work: KafkaBatch, deadline: float) -> None:
