@@ -16,7 +16,7 @@ from typing import Any
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TrustedHistory
 from airflow_provider_deltaforge.errors import RetryableError, SpecError, TableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
-from airflow_provider_deltaforge.events.table_names import qualified_name, quoted_parts
+from airflow_provider_deltaforge.events.table_names import qualified_name
 from airflow_provider_deltaforge.schemas.registry import Registry
 from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.sources.reader_contract import (
@@ -220,14 +220,7 @@ def _wanted(pattern: str | None) -> Callable[[str], bool]:
     """Return what decides whether a table of some full name is shown."""
     if pattern is None:
         return lambda _: True
-    matcher = TableMatcher((pattern,))
-
-    def is_wanted(table: str) -> bool:
-        parts = quoted_parts(table)
-        names = [name for name, _ in parts] if parts else table.rpartition(".")[::2]
-        return matcher.matches(*names)
-
-    return is_wanted
+    return TableMatcher((pattern,)).matches_full
 
 
 class _Reading:

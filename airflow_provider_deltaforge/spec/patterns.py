@@ -39,6 +39,10 @@ class TableMatcher:
             return True
         return any(q.fullmatch(qualifier) and n.fullmatch(name) for q, n in self._compiled)
 
+    def matches_full(self, name: str) -> bool:
+        """Return whether a table of this full name is captured; see ``table_names``."""
+        return any(self.matches(*parts) for parts in splits(name))
+
     def touches(self, qualifier: str) -> bool:
         """Return whether any table of this qualifier could be captured."""
         if qualifier.lower() in self.system:

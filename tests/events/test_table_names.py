@@ -65,3 +65,5 @@ def test_a_pattern_may_quote_its_parts(pattern, named, others):
     assert [matcher.matches(*table) for table in named] == [True] * len(named)
     assert [matcher.matches(*table) for table in others] == [False] * len(others)
     assert all(matcher.touches(qualifier) for qualifier, _ in named)
+    assert all(matcher.matches_full(qualified_name(*table)) for table in named)
+    assert not any(matcher.matches_full(qualified_name(*table)) for table in others)

@@ -62,7 +62,7 @@ class RewoundLog:
         ops = np.array([name[0] == "ddl" for name in names], np.bool_)
         for at in np.flatnonzero(ops[codes]).tolist():
             tables = json.loads(rows["ddl"][at].as_py() or b"{}").get("tables") or ()
-            selected[at] = any(self._matcher.matches(*name.rpartition(".")[::2]) for name in tables)
+            selected[at] = any(map(self._matcher.matches_full, tables))
         return selected
 
     def _matches(self, op: str, db: str, schema: str | None, table: str) -> bool:
