@@ -179,7 +179,8 @@ class CopyOperator(PipelineOperator):
 
     def result(self, context: Mapping[str, Any], store: Store, copy: Copy) -> dict[str, Any]:
         """Return the final counts, and leave copies of them where people look."""
-        counts = snapshots.short(whole := counts_of(store, copy.name, copy.asked) or {})
+        whole = counts_of(store, copy.name, copy.asked) or {}
+        counts = snapshots.short(whole)
         name, mirror = variable(copy.name, self.deltaforge_conn_id), mirror_of(store, copy.name)
         _publish_if_possible(name, mirror, self.log)
         self.keep(context, "snapshot", counts)

@@ -168,7 +168,7 @@ def captured_catalog(
 def _check_same_log(connection: Any, position: LogPosition, lost: str) -> None:
     """See that the log was not begun anew: its names and GTIDs come again after a RESET.
 
-    A log that has grown past the very file and offset since then cannot be told from the old one.
+    One that has grown past the very file and offset since then looks like the old one.
     """
     series = position.file.rpartition(".")[0]
     sizes = {

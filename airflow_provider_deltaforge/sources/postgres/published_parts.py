@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_deltaforge.sources.postgres.tables import LEAVES, CapturedTable, quote
+from airflow_provider_deltaforge.sources.postgres.tables import (
+    IDENTITY_INDEX,
+    LEAVES,
+    CapturedTable,
+    quote,
+)
 
 # A filter names columns by their number in the published table. Of a table that is yet to be put
 # into the publication no list is known, but whether its generated columns will be published.
@@ -35,8 +40,7 @@ SELECT c.oid, bool_or(p.listed), bool_or(p.listed OR k.left_out),
        SELECT EXISTS (
               SELECT FROM pg_index i WHERE i.indrelid = l.oid
                  AND a.attnum = ANY((i.indkey::int2[])[:i.indnkeyatts - 1])
-                 AND CASE l.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
-                     WHEN 'i' THEN i.indisreplident ELSE false END) AS identifies,
+                 AND {IDENTITY_INDEX.format("l")}) AS identifies,
               CASE WHEN p.oid IS NOT NULL THEN a.attname <> ALL(p.attnames)
                    ELSE a.attgenerated <> '' AND to_jsonb(b) ->> 'pubgencols' = 'n'
                    END AS left_out) k

@@ -19,12 +19,16 @@ GENERATED_SINCE = 180000
 COLUMN_LISTS_SINCE = 150000
 """And those have publications of whole tables only."""
 
-LEAVES = """(
+IDENTITY_INDEX = """CASE {0}.relreplident
+                     WHEN 'd' THEN i.indisprimary AND i.indimmediate
+                     WHEN 'i' THEN i.indisreplident ELSE false END"""
+"""Whether an index ``i`` is the replica identity of a table."""
+
+LEAVES = f"""(
        SELECT x.*, q.quoted, v.virtual,
               x.relkind <> 'f' AND CASE x.relreplident WHEN 'f' THEN v.virtual ELSE NOT EXISTS (
-              SELECT FROM pg_index i WHERE i.indrelid = x.oid AND i.indisvalid AND i.indimmediate
-                 AND CASE x.relreplident WHEN 'd' THEN i.indisprimary
-                     WHEN 'i' THEN i.indisreplident ELSE false END) END AS bare,
+              SELECT FROM pg_index i WHERE i.indrelid = x.oid AND i.indisvalid
+                 AND i.indimmediate AND {IDENTITY_INDEX.format("x")}) END AS bare,
               'ALTER TABLE ' || q.quoted || CASE WHEN NOT v.virtual THEN ' REPLICA IDENTITY FULL'
               WHEN EXISTS (
               SELECT FROM pg_index i WHERE i.indrelid = x.oid AND i.indisprimary

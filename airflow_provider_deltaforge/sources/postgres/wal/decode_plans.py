@@ -260,17 +260,15 @@ class Planner:
         if facts is not None:
             self._keys[relation.oid] = facts.primary_key
             index = facts.primary_key if letter == "d" else facts.identity_key
-            torn = any(facts.columns[name].generated for name in set(index) - names)
-            (self._torn.add if torn else self._torn.discard)(relation.oid)
-        primary, whole = self._keys.get(relation.oid, ()), relation.oid not in self._torn
-        if letter == "d" and whole:
-            return identity
-        if letter == "i" and primary and set(primary) <= set(identity):
+            self._torn.discard(relation.oid)
+            if any(facts.columns[name].generated for name in set(index) - names):
+                self._torn.add(relation.oid)
+        primary, by_index = self._keys.get(relation.oid, ()), letter in "di"
+        carried = set(identity) if by_index else names
+        if letter != "d" and primary and carried.issuperset(primary):
             return primary
-        if letter == "i" and whole:
+        if by_index and relation.oid not in self._torn:
             return identity
-        if letter not in "di" and primary and set(primary) <= names:
-            return primary
         _log.warning(
             "%s.%s: its log does not say which columns are its key, and the catalog has none that "
             "fits; its events carry no key. Give it a primary key to have one",
