@@ -181,8 +181,7 @@ class CopyOperator(PipelineOperator):
         """Return the final counts, and leave copies of them where people look."""
         whole = counts_of(store, copy.name, copy.asked) or {}
         counts = snapshots.short(whole)
-        name, mirror = variable(copy.name, self.deltaforge_conn_id), mirror_of(store, copy.name)
-        _publish_if_possible(name, mirror, self.log)
+        _publish_if_possible(store, copy.name, self.deltaforge_conn_id, self.log)
         self.keep(context, "snapshot", counts)
         self.keep_with_outlets(context, "deltaforge_snapshot", counts)
         self.tell_outlets(context, copy.name, copied_rows(arrivals(store, copy.name), whole))
@@ -231,7 +230,8 @@ class CopyOperator(PipelineOperator):
         return self.hand_over(context, trigger)
 
 
-def _publish_if_possible(name: str, mirror: Mapping[str, Any], log: Any) -> None:
+def _publish_if_possible(store: Store, pipeline: str, conn_id: str, log: Any) -> None:
+    name, mirror = variable(pipeline, conn_id), mirror_of(store, pipeline)
     try:
         publish(name, mirror)
     except Exception:  # It is for people, and must not fail the copy that it describes.
