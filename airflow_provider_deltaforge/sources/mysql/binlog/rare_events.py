@@ -85,7 +85,8 @@ def _refuse(segment: OpenSegment, event: bytes) -> None:
         )
 
 
-def _server(event: bytes) -> int:
+def server_of(event: bytes) -> int:
+    """Return the id of the server that wrote an event."""
     return int.from_bytes(event[5:9], "little")
 
 
@@ -93,7 +94,7 @@ def _begin(segment: OpenSegment, event: bytes, index: int, name: tuple[int, int,
     """Begin a transaction named (origin, number, commit time in ms)."""
     scanned = segment.scanned
     start = int(scanned.state[f.POS]) - int.from_bytes(event[9:13], "little")
-    f.begin_tx(scanned.state, scanned.transactions, *name, _server(event), start, index)
+    f.begin_tx(scanned.state, scanned.transactions, *name, server_of(event), start, index)
 
 
 def _end_former(segment: OpenSegment, event: bytes) -> None:

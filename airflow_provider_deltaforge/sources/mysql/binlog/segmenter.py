@@ -26,6 +26,7 @@ from airflow_provider_deltaforge.sources.mysql.binlog.rare_events import (
     handle,
     mariadb_event,
     payload_events,
+    server_of,
 )
 from airflow_provider_deltaforge.sources.mysql.binlog.row_kernel import count_rows
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer, TornLogError
@@ -33,6 +34,7 @@ from airflow_provider_deltaforge.sources.mysql.positions import (
     TX_NUMBER,
     TX_ORIGIN,
     TX_START,
+    TX_STOP,
     LogPosition,
     file_number,
 )
@@ -112,6 +114,7 @@ class BinlogSegmenter(OpenSegment):
     def cut(self, *, full: bool = False) -> None:
         """Put what is complete into ``ready``; with ``full``, a part of one big transaction too."""
         self._scan()
+        self._pass_server_events()
         if not self._cut_complete() and full and self.scanned.state[f.IN_TX]:
             self._cut_open()
 
@@ -159,22 +162,32 @@ class BinlogSegmenter(OpenSegment):
         if not logged and file_number(file) > file_number(self._reached or file):
             # The file before does not name this one, as it does unless the server ended.
             self._catalog.server_restarted()
-        is_later = file_number(file) > file_number(self.file)
         self._reached = self.file = file
         self.scanned.state[f.POS] = int.from_bytes(event[f.HEADER : f.HEADER + 8], "little")
-        if is_later and self.position.gtids is None and not self.scanned.state[f.IN_TX]:
-            self._enter_file(event)
         return True
 
-    def _enter_file(self, event: bytes) -> None:
-        """Move the position into the new file with an empty transaction.
+    def _pass_server_events(self) -> None:
+        """Move an offset behind what the server wrote for itself, with an empty transaction.
 
-        Where nothing is written, an offset would stay in a file that the server deletes one day.
+        Where nobody writes, it would stay in a file that the server deletes one day, and before
+        what the server calls the end of its log.
         """
-        state, transactions = self.scanned.state, self.scanned.transactions
-        seconds, server = (int.from_bytes(part, "little") for part in (event[:4], event[5:9]))
-        f.begin_tx(state, transactions, -1, 0, seconds * 1000, server, state[f.POS], self._next)
-        f.end_tx(state, transactions)
+        scanned, count = self.scanned, self.scanned.complete
+        if self.position.gtids is not None or scanned.state[f.IN_TX] or not self._next:
+            return
+        pos = int(scanned.state[f.POS])
+        if count:
+            is_passed = pos == scanned.transactions[count - 1, TX_STOP]
+        else:
+            is_passed = (self.file, pos) == (self.position.file, self.position.pos)
+        if is_passed:
+            return
+        if count == len(scanned.transactions):
+            scanned.grow()
+        event = self.events.event(self._next - 1)
+        time_ms, server = 1000 * int.from_bytes(event[:4], "little"), server_of(event)
+        f.begin_tx(scanned.state, scanned.transactions, -1, 0, time_ms, server, pos, self._next)
+        f.end_tx(scanned.state, scanned.transactions)
 
     def _expand(self) -> None:
         """Put the events of the compressed one that came last in its place."""
