@@ -4,7 +4,6 @@ A file's first event says when the server began the file, and each transaction w
 committed. Inside a file all transactions are read, without their rows.
 """
 
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -17,6 +16,7 @@ from airflow_provider_deltaforge.errors import PositionLostError, RetryableError
 from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.mysql.binlog.dump import (
     DumpSocket,
+    random_server_id,
     server_error,
     start_dump,
 )
@@ -65,8 +65,7 @@ class LogSearch:
     """
 
     def __init__(self, source: "MySqlSource") -> None:
-        number = 1 + secrets.randbelow(4_000_000_000)
-        self._source = source.model_copy(update={"server_id": number})
+        self._source = source.model_copy(update={"server_id": random_server_id()})
         with closing(source.connect()) as connection:
             self._info: MySqlServer = server_info(connection)
             self._head = read_head(connection)

@@ -1,12 +1,11 @@
 """Settings of a MySQL or MariaDB source."""
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, PrivateAttr, SecretStr, field_validator
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position, Positions
@@ -22,6 +21,7 @@ from airflow_provider_deltaforge.sources.contract import (
 )
 from airflow_provider_deltaforge.sources.mysql import connection as connections
 from airflow_provider_deltaforge.sources.mysql import positions
+from airflow_provider_deltaforge.sources.mysql.binlog.dump import server_id_of
 from airflow_provider_deltaforge.sources.mysql.catalog import SYSTEM_SCHEMAS, captured_tables
 from airflow_provider_deltaforge.sources.mysql.dsn import MySqlDsn, parse_dsn
 from airflow_provider_deltaforge.sources.mysql.failover import (
@@ -113,13 +113,15 @@ class MySqlSource(Source):
     """How DECIMAL is written: as a string, or as a JSON number with the same digits, which not
     every reader keeps."""
     server_id: int | None = Field(default=None, ge=1, le=4_294_967_295)
-    """Our id as a replica; by default drawn from the source's id."""
+    """Our id as a replica; by default drawn from the source's id, on MariaDB at random."""
     heartbeat_s: float = Field(default=15, gt=0)
     """How often an idle server sends a sign of life, in seconds."""
     connect_timeout_s: float = Field(default=30, gt=0)
     """How long connecting may take, in seconds."""
     read_timeout_s: float = Field(default=90, gt=0)
     """How long the server may be silent, in seconds."""
+    _reader: str = PrivateAttr("")
+    """Of those that read the log beside the pipeline's own, which."""
     ssl_ca: str | None = None
     """File with the CA of the server's certificate; the system's if absent."""
     ssl_cert: str | None = None
@@ -146,7 +148,13 @@ class MySqlSource(Source):
     @property
     def replica_id(self) -> int:
         """Our id as a replica of the server."""
-        return self.server_id or 1 + zlib.crc32(self.id.encode()) % 4_000_000_000
+        number = self.server_id or server_id_of(self.id)
+        return server_id_of(f"{number}{self._reader}") if self._reader else number
+
+    @property
+    def is_id_fixed(self) -> bool:
+        """Whether the document names that id, so that no other may be taken in its place."""
+        return self.server_id is not None and not self._reader
 
     @property
     def matcher(self) -> TableMatcher:
@@ -191,6 +199,7 @@ class MySqlSource(Source):
             stopping,
             history,
             tagging=self.tagging,
+            is_id_fixed=self.is_id_fixed,
             decimal_numbers=self.decimal == "number",
             tuning=self.tuning,
         )
@@ -225,14 +234,16 @@ class MySqlSource(Source):
             self.read_timeout_s,
             lambda: False,
             recorder=recorder,
+            is_id_fixed=self.is_id_fixed,
             tuning=self.tuning,
         )
 
     def beside(self, reader: str, *, once: bool = False) -> "MySqlSource":
         """Return this source under another server id."""
-        name = f"{self.replica_id}/{reader}/{'once' if once else 'on'}"
-        number = 1 + zlib.crc32(name.encode()) % 4_000_000_000
-        return self.model_copy(update={"server_id": number})
+        beside = self.model_copy()
+        name = f"{self._reader}/{reader}/{'once' if once else 'on'}"
+        beside._reader = name  # noqa: SLF001 - of a source like this one
+        return beside
 
     def log_position(self, text: str) -> tuple[Position, Position]:
         """Return the place ``FILE:OFFSET``, of a GTID, or of a stored position."""
@@ -258,10 +269,7 @@ class MySqlSource(Source):
         from airflow_provider_deltaforge.sources.mysql.snapshot.snapshotter import MySqlSnapshotter
 
         tables = (self.matcher, self.id, self.tagging)
-        more: dict[str, Any] = {
-            "decimal_numbers": self.decimal == "number",
-            "tuning": self.tuning,
-        }
+        more: dict[str, Any] = {"decimal_numbers": self.decimal == "number", "tuning": self.tuning}
         primary = MySqlSnapshotter(self.connect, *tables, **more)
         if self.snapshot.dsn is None:
             return primary

@@ -14,7 +14,8 @@ from airflow_provider_deltaforge.errors import FatalError, RetryableError
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import MARIADB_GTID
 from tests.servers import mariadb, mysql, sql
 from tests.servers.process import Server
-from tests.sources.mysql.stream_reading import rows, source_of, tuned
+from tests.sources.mysql.stream_reading import batches, rows, source_of, tuned
+from tests.waiting import wait_for
 
 # On a busy machine two readers take longer to shut each other out six times.
 PatientSource = tuned(kicked_window_s=600.0)
@@ -53,6 +54,38 @@ def test_two_readers_with_one_server_id_end_with_an_error_that_says_so(server: S
         reader.join(150)
     assert "7707" in str(found[0])
     assert "Give this source its own 'server_id'" in str(found[0])
+
+
+def test_a_reader_need_not_wait_for_one_that_sleeps(server: Server) -> None:
+    """MariaDB sends nothing under a server id before the former reader with it is gone.
+
+    It is not while its machine sleeps: the server waits to write to it, for longer than any reader
+    waits for a heartbeat.
+    """
+    fresh(server, "b_asleep")
+    sql.execute(server, "CREATE TABLE t (id int primary key, v longtext)", database="b_asleep")
+    source = source_of(server, "b_asleep")
+    start = source.head()
+    asleep = source.open(start)
+    try:
+        assert asleep.read(1.0) is None  # It has asked for the log, and looks at nothing more.
+        for first in range(0, 40, 10):
+            values = ",".join(f"({i}, REPEAT('y', 1000000))" for i in range(first, first + 10))
+            sql.execute(server, f"INSERT INTO t VALUES {values}", database="b_asleep")
+        _wait_for_a_full_socket(server)
+
+        found = batches(source, start, source.head(), timeout_s=30)
+
+        assert sum(batch.rows.num_rows for batch in found) == 40
+    finally:
+        asleep.close()
+
+
+def _wait_for_a_full_socket(server: Server) -> None:
+    """Wait until the server cannot send a reader what it has for it."""
+    busy = "command LIKE 'Binlog Dump%' AND (state LIKE 'Writing%' OR state LIKE 'Sending%')"
+    count = f"SELECT count(*) FROM information_schema.processlist WHERE user = 'df' AND {busy}"
+    wait_for("a reader that does not read", lambda: sql.execute(server, count) == [(1,)])
 
 
 def test_five_killed_connections_are_reopened_without_loss_or_repetition(server: Server) -> None:

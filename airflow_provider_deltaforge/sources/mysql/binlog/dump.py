@@ -1,7 +1,9 @@
 """Asking a server for its log on a pymysql connection, and reading the socket in bulk."""
 
+import secrets
 import ssl
 import struct
+import zlib
 from typing import Any
 
 from airflow_provider_deltaforge.errors import FatalError
@@ -12,6 +14,17 @@ from airflow_provider_deltaforge.sources.mysql.positions import LogPosition
 _DUMP, _DUMP_GTID = 0x12, 0x1E
 _THROUGH_GTID = 4
 _POS_MAX = 0xFFFFFFFF
+_SERVER_IDS = 4_000_000_000
+
+
+def server_id_of(name: str) -> int:
+    """Return a server id that is always the same for a name."""
+    return 1 + zlib.crc32(name.encode()) % _SERVER_IDS
+
+
+def random_server_id() -> int:
+    """Return a server id that nobody else uses."""
+    return 1 + secrets.randbelow(_SERVER_IDS)
 
 
 def start_dump(

@@ -2,7 +2,6 @@
 
 import logging
 import time
-import zlib
 from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import Any
@@ -14,7 +13,12 @@ from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.schemas.history import SchemaHistory
 from airflow_provider_deltaforge.sources.mysql.binlog.catalog_view import CatalogView
 from airflow_provider_deltaforge.sources.mysql.binlog.decoder import decode_segment, precompile
-from airflow_provider_deltaforge.sources.mysql.binlog.dump import DumpSocket, start_dump
+from airflow_provider_deltaforge.sources.mysql.binlog.dump import (
+    DumpSocket,
+    random_server_id,
+    server_id_of,
+    start_dump,
+)
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import POS
 from airflow_provider_deltaforge.sources.mysql.binlog.open_segment import SEGMENT_BYTES, Catalog
 from airflow_provider_deltaforge.sources.mysql.binlog.segmenter import BinlogSegmenter
@@ -66,13 +70,14 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
         recorder: Recorder | None = None,
         tagging: OutboxTagger | None = None,
         *,
+        is_id_fixed: bool = True,
         decimal_numbers: bool = False,
         tuning: MySqlTuning = MYSQL_TUNING,
     ) -> None:
         super().__init__(source_id, read_timeout_s, stopping, Backoff(tuning.retry_max_s))
         self._tuning = tuning
         self._connect = connect
-        self._server_id = server_id
+        self._server_id, self._is_id_fixed = server_id, is_id_fixed
         self._heartbeat_s = heartbeat_s
         self._raw = np.empty(SEGMENT_BYTES, np.uint8)
         self._begin, self._end = 0, 0
@@ -137,11 +142,12 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
             self._connect,
             TableMatcher(()),
             position,
-            1 + zlib.crc32(f"{self._server_id}/ahead".encode()) % 4_000_000_000,
+            server_id_of(f"{self._server_id}/ahead"),
             self._heartbeat_s,
             self._read_timeout_s,
             self._stopping,
             recorder=recorder,
+            is_id_fixed=False,
             tuning=self._tuning,
         )
 
@@ -162,12 +168,22 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
                     position.file,
                 )
                 self._torn_file = ""
-            start_dump(connection, info, position, self._server_id, self._heartbeat_s)
+            start_dump(connection, info, position, self._id_on(info), self._heartbeat_s)
         except BaseException:
             connection.close()
             raise
         self._begin = self._end = 0
         return DumpSocket(connection)
+
+    def _id_on(self, info: MySqlServer) -> int:
+        """Return our server id for a new connection.
+
+        MariaDB sends nothing before the former connection with that id is gone, which may be one
+        that it waits to write to for minutes: of a driver that sleeps, or behind a cut network.
+        """
+        if info.mariadb and not self._is_id_fixed:
+            return random_server_id()
+        return self._server_id
 
     def _is_committed(self, position: LogPosition, domain: int, file: str) -> bool:
         if not isinstance(position.gtids, GtidPos):

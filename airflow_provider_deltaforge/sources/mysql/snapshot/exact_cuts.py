@@ -16,7 +16,6 @@ may be with parts of rows in the log, or with ``binlog_order_commits=OFF``.
 
 import json
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from airflow_provider_deltaforge.errors import DeltaForgeError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position
 from airflow_provider_deltaforge.events.schema import TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
+from airflow_provider_deltaforge.sources.mysql.binlog.dump import random_server_id
 from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
 from airflow_provider_deltaforge.sources.mysql.connection import MySqlServer
 from airflow_provider_deltaforge.sources.mysql.gtid import GtidSet
@@ -190,7 +190,7 @@ class ExactCutFinder:
             TableMatcher((f'"{names[0]}"."{names[1]}"',)),
             LogPosition(*since, None, server.uuid),
             # The server ends a dump when another begins under the same number.
-            1 + secrets.randbelow(4_000_000_000),
+            random_server_id(),
             _HEARTBEAT_S,
             _LOG_S,
             lambda: time.monotonic() > deadline,
