@@ -90,6 +90,11 @@ class ReconnectingReader(ABC, Generic[Socket]):
         """What a silent server does not send, and how often it should."""
 
     @property
+    def _remedy(self) -> str:
+        """What else may keep a server silent, and what to do then; begins with ``; ``."""
+        return ""
+
+    @property
     def position(self) -> Position:
         """Where the next segment begins."""
         position: Position = self._segmenter.position.as_json()
@@ -140,9 +145,10 @@ class ReconnectingReader(ABC, Generic[Socket]):
         silent_s = self._silence.for_s
         if silent_s is None:
             return None
+        reason = f"{self._missing}: its server hangs, or the network between is cut"
         if self._broken_by is not None:
-            return silent_s, f"the log connection breaks whenever it is opened: {self._broken_by}"
-        return silent_s, f"{self._missing}: its server hangs, or the network between is cut"
+            reason = f"the log connection breaks whenever it is opened: {self._broken_by}"
+        return silent_s, reason + self._remedy
 
     def close(self) -> None:
         """Close the connection. Safe to call twice, and from another thread."""

@@ -4,6 +4,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_deltaforge.errors import FatalError, RetryableError
+from airflow_provider_deltaforge.events.change import Position
 from airflow_provider_deltaforge.sources.mysql.binlog.framing_kernel import MARIADB_GTID
+from airflow_provider_deltaforge.sources.mysql.source import MySqlSource
 from tests.servers import mariadb, mysql, sql
 from tests.servers.process import Server
 from tests.sources.mysql.stream_reading import batches, rows, source_of, tuned
@@ -62,23 +65,43 @@ def test_a_reader_need_not_wait_for_one_that_sleeps(server: Server) -> None:
     It is not while its machine sleeps: the server waits to write to it, for longer than any reader
     waits for a heartbeat.
     """
+    source = source_of(server, "b_asleep")
+    with _asleep(server, source) as start:
+        found = batches(source, start, source.head(), timeout_s=30)
+
+        assert sum(batch.rows.num_rows for batch in found) == 40
+
+
+def test_who_waits_for_a_sleeping_reader_is_shown_the_way_out(mariadb_server: Server) -> None:
+    """An id that the document names is obeyed."""
+    source = source_of(mariadb_server, "b_asleep", server_id=7709, heartbeat_s=0.5)
+    with _asleep(mariadb_server, source) as start:
+        reader = source.open(start)
+        try:
+
+            def is_silent() -> bool:
+                assert reader.read(0.1) is None
+                return reader.silence() is not None
+
+            wait_for("silence", is_silent)
+            assert "server_id 7709 is gone: remove 'server_id'" in reader.silence()[1]
+        finally:
+            reader.close()
+
+
+@contextmanager
+def _asleep(server: Server, source: MySqlSource) -> Iterator[Position]:
+    """Let a reader ask for the log and look at nothing of it; yields where it begins."""
     fresh(server, "b_asleep")
     sql.execute(server, "CREATE TABLE t (id int primary key, v longtext)", database="b_asleep")
-    source = source_of(server, "b_asleep")
     start = source.head()
-    asleep = source.open(start)
-    try:
-        assert asleep.read(1.0) is None  # It has asked for the log, and looks at nothing more.
+    with closing(source.open(start)) as asleep:
+        assert asleep.read(0.2) is None
         for first in range(0, 40, 10):
             values = ",".join(f"({i}, REPEAT('y', 1000000))" for i in range(first, first + 10))
             sql.execute(server, f"INSERT INTO t VALUES {values}", database="b_asleep")
         _wait_for_a_full_socket(server)
-
-        found = batches(source, start, source.head(), timeout_s=30)
-
-        assert sum(batch.rows.num_rows for batch in found) == 40
-    finally:
-        asleep.close()
+        yield start
 
 
 def _wait_for_a_full_socket(server: Server) -> None:

@@ -126,6 +126,15 @@ class MySqlReader(ReconnectingReader[DumpSocket]):
     def _missing(self) -> str:
         return f"no heartbeat of its log, which comes every {self._heartbeat_s:g} s"
 
+    @property
+    def _remedy(self) -> str:
+        if not (self._info.mariadb and self._is_id_fixed):
+            return ""
+        return (
+            f"; or MariaDB waits until a former reader with server_id {self._server_id} is gone: "
+            "remove 'server_id' from the source, and nobody waits for that"
+        )
+
     def _ask(self, position: LogPosition) -> MySqlServer:
         connection = self._connect()
         try:
