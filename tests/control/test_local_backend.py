@@ -33,6 +33,15 @@ def test_a_second_submit_adopts_the_running_driver(backend):
     assert backend.status(first).state is JobState.RUNNING
 
 
+def test_a_look_at_a_directory_that_is_being_removed_puts_nothing_into_it(backend):
+    with backend.occupied("orders") as handle:
+        place = Path(handle["directory"])
+    (place / "lock").unlink()  # The first of what the next driver removes.
+
+    assert backend.status(handle).state is JobState.ENDED
+    assert not (place / "lock").exists()
+
+
 def test_submits_at_the_same_moment_start_one_driver(backend):
     with ThreadPoolExecutor(8) as pool:
         handles = list(pool.map(lambda _: backend.submit(job()), range(8)))

@@ -96,8 +96,14 @@ def take(place: Path) -> int | None:
 
 
 def is_held(place: Path) -> bool:
-    """Return whether something holds the lock of a job."""
-    lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    """Return whether something holds the lock of a job.
+
+    Nothing is made: a directory that another process removes meanwhile stays removed.
+    """
+    try:
+        lock = os.open(place / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
