@@ -5,7 +5,7 @@ The path holds the parts of the table's full name as ``deltaforge status`` shows
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -109,16 +109,23 @@ def create_asset(*, pipeline: str, table: str | None = None, extra: Any = None) 
     return Asset(uri=asset_uri(pipeline, table), extra=extra)
 
 
-def event_extra(asset: Asset, pipeline: str, arrived: ArrivedRows) -> Mapping[str, Any]:
-    """Return what an event of an asset carries that a task updated.
+def describe_events(
+    context: Mapping[str, Any], outlets: Iterable[Any], pipeline: str, arrived: ArrivedRows
+) -> None:
+    """Have the events of every asset that a task updates carry what arrived.
 
     Args:
-        asset: one of this pipeline's tables counts only its rows; any other asset, all.
+        context: of the task.
+        outlets: of the task; one of this pipeline's tables counts only its rows, any other asset
+            all.
         pipeline: the pipeline's name.
         arrived: what arrived while the task ran.
     """
-    table = None
-    if asset.uri.startswith(f"{SCHEME}:"):
-        named, of_table = table_of(asset.uri)
-        table = of_table if named == pipeline else None
-    return arrived.as_payload(pipeline, table)
+    for outlet in outlets:
+        if not isinstance(outlet, Asset):
+            continue
+        table = None
+        if outlet.uri.startswith(f"{SCHEME}:"):
+            named, of_table = table_of(outlet.uri)
+            table = of_table if named == pipeline else None
+        context["outlet_events"][outlet].extra.update(arrived.as_payload(pipeline, table))

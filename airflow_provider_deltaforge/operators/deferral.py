@@ -5,12 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow.sdk import NEVER_EXPIRE, Asset, BaseOperator  # type: ignore[attr-defined]
+from airflow.sdk import NEVER_EXPIRE, BaseOperator  # type: ignore[attr-defined]
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger
 
-from airflow_provider_deltaforge.assets.tables import event_extra
-from airflow_provider_deltaforge.control.arrivals import ArrivedRows
 from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 from airflow_provider_deltaforge.triggers.store import StoreTrigger, store_trouble
@@ -30,10 +28,16 @@ class DeferringOperator(BaseOperator):
     def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.deferrable = deferrable
-        self._attends = False
+        self._attends = self._is_killed = False
+
+    def on_kill(self) -> None:
+        """Remember it; operators withdraw here what they asked for."""
+        self._is_killed = True
 
     def hand_over(self, context: Mapping[str, Any], trigger: BaseTrigger) -> Any:
         """Wait for the trigger, and return what ``execute_complete`` makes of its event."""
+        if self._is_killed:
+            self.on_kill()  # The signal may have come when nothing was there to be withdrawn.
         # A second call while waiting here is the next turn of the loop below, not a deeper call.
         if self.deferrable or self._attends:
             self.defer(trigger=trigger, method_name="execute_complete")
@@ -104,13 +108,6 @@ class DeferringOperator(BaseOperator):
                 context["asset_state_store"][outlet].set(key, value)
             except Exception:  # As with ``keep``: the task goes on without.
                 self.log.warning("%s not written to %r", key, outlet, exc_info=True)
-
-    def tell_outlets(self, context: Mapping[str, Any], pipeline: str, arrived: ArrivedRows) -> None:
-        """Have the events of every asset in ``outlets`` carry what arrived."""
-        for outlet in self.outlets:
-            if isinstance(outlet, Asset):
-                extra = event_extra(outlet, pipeline, arrived)
-                context["outlet_events"][outlet].extra.update(extra)
 
     def kept(self, context: Mapping[str, Any], key: str) -> Any:
         """Return what an attempt of this task instance kept; None if that cannot be known."""

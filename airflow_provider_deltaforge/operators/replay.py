@@ -101,6 +101,7 @@ class DeltaForgeReplayOperator(DeferringOperator):
 
     def on_kill(self) -> None:
         """Withdraw what was not sent, if the task is ended while its process runs."""
+        super().on_kill()
         if self._requested is not None:
             self._withdraw(*self._requested, "its task was ended")
 

@@ -80,6 +80,7 @@ class DeltaForgeRewindOperator(PipelineOperator):
 
     def on_kill(self) -> None:
         """Withdraw what has not begun, if the task is ended while its process runs."""
+        super().on_kill()
         if self._requested is not None:
             with suppress(DeltaForgeError), self.pipeline_task().hook().store() as store:
                 rewind.withdraw(store, *self._requested)

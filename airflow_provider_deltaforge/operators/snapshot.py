@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider_deltaforge.assets.tables import describe_events
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.arrivals import arrivals, copied_rows
 from airflow_provider_deltaforge.control.attend import settle
@@ -159,8 +160,7 @@ class CopyOperator(PipelineOperator):
         self, context: Mapping[str, Any], store: Store, copy: Copy, event: Mapping[str, Any]
     ) -> Any:
         """Act on an event."""
-        name, word = copy.name, event["event"]
-        record = copy.record(store, event)
+        name, word, record = copy.name, event["event"], copy.record(store, event)
         if word == "resubmit":
             self.start_again(context, store, copy.job(self.pipeline_task()), copy.watch)
             return self.wait(context, copy)
@@ -184,14 +184,15 @@ class CopyOperator(PipelineOperator):
         _publish_if_possible(store, copy.name, self.deltaforge_conn_id, self.log)
         self.keep(context, "snapshot", counts)
         self.keep_with_outlets(context, "deltaforge_snapshot", counts)
-        self.tell_outlets(context, copy.name, copied_rows(arrivals(store, copy.name), whole))
+        copied = copied_rows(arrivals(store, copy.name), whole)
+        describe_events(context, self.outlets, copy.name, copied)
         return counts
 
     def on_kill(self) -> None:
         """Withdraw the copy if a user ended the task while its process runs."""
+        super().on_kill()
         if self._held is not None:
-            instance, copy = self._held
-            copy.killed(self.deltaforge_conn_id, instance)
+            self._held[1].killed(self.deltaforge_conn_id, self._held[0])
 
     def _ended(
         self,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_deltaforge.assets.tables import describe_events
 from airflow_provider_deltaforge.control.arrivals import Arrivals, arrivals
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import apply
@@ -41,5 +42,5 @@ class DeltaForgeStreamOperator(SupervisingOperator, PipelineOperator):
         shown = summary(status(store, watch.pipeline, self.pipeline_task().hook().backend()))
         if watch.arrived is not None:
             arrived = arrivals(store, watch.pipeline).since(Arrivals.of(watch.arrived))
-            self.tell_outlets(context, watch.pipeline, arrived)
+            describe_events(context, self.outlets, watch.pipeline, arrived)
         return shown

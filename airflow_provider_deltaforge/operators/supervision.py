@@ -121,6 +121,7 @@ class SupervisingOperator(LaunchingOperator):
 
     def on_kill(self) -> None:
         """Ask what is supervised to end if a user ended the task while its process runs."""
+        super().on_kill()
         if self.kill_policy == "stop" and self._held is not None:
             ask_to_stop_from_worker(self.deltaforge_conn_id, *self._held)
 

@@ -80,6 +80,8 @@ class DeltaForgeVerifyOperator(PipelineOperator):
 
                 def verified() -> Verification:
                     self._run = VerificationRun(store, name, options, by, environment)
+                    if self._killed.is_set():
+                        self._run.cancel()
                     self._run.begin()
                     return self._run.run()
 

@@ -143,6 +143,14 @@ def test_a_task_that_is_ended_while_it_waits_withdraws_the_replay_and_a_cleared_
     assert [each.cancelled for each in pipeline.control.read().replays] == [reason]
 
 
+def test_a_task_that_is_ended_while_it_asks_withdraws_the_replay(pipeline):
+    operator = replay(pipeline)
+    operator.on_kill()  # The signal comes when there is nothing to withdraw yet.
+    deferred(lambda: operator.execute(context()))
+
+    assert [each.cancelled for each in pipeline.control.read().replays] == ["its task was ended"]
+
+
 def test_a_trigger_stored_by_a_former_release_is_understood(pipeline):
     trigger = deferred(lambda: replay(pipeline).execute(context()))
     _, arguments = trigger.serialize()

@@ -121,6 +121,14 @@ def test_a_task_that_is_ended_in_its_own_process_takes_back_what_has_not_begun(p
     assert gaps.wishes() == []
 
 
+def test_a_task_that_is_ended_while_it_asks_takes_it_back(pipeline, task):
+    operator = task("150", deferrable=False)
+    operator.on_kill()  # The signal comes when there is nothing to withdraw yet.
+    with pytest.raises(AirflowFailException, match="withdrawn"):
+        operator.execute(context())
+    assert Gaps(pipeline.store, pipeline.name).wishes() == []
+
+
 @pytest.mark.parametrize(
     ("to", "more", "why"),
     [

@@ -197,6 +197,18 @@ def test_a_worker_asks_why_it_is_killed(document, store, dsn, backend, monkeypat
     assert snapshots.request_state(store, "orders", REQUEST).state == state
 
 
+def test_a_task_that_a_user_ends_while_it_asks_withdraws_the_request(
+    document, store, dsn, backend, monkeypatch
+):
+    streaming(store, dsn, backend)
+    airflow_says(monkeypatch, "failed")
+    operator = snapshot(document, tables=[ROWS])
+    operator.on_kill()  # The signal comes when there is nothing to withdraw yet.
+    deferred(lambda: operator.execute(context()))
+
+    assert snapshots.request_state(store, "orders", REQUEST).state == "cancelled"
+
+
 def test_a_stream_that_nobody_revives_is_replaced_by_a_job(document, store, dsn, backend):
     started = streaming(store, dsn, backend)
     operator = snapshot(document, tables=[ROWS], patience=timedelta(seconds=0.3))

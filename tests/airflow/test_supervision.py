@@ -194,8 +194,15 @@ def test_an_execution_timeout_that_ends_every_window_is_refused_when_the_dag_is_
     assert stream(document, **asked)  # Airflow counts the time on a worker only.
 
 
-def test_a_kill_before_anything_was_started_does_nothing(document):
-    stream(document).on_kill()
+def test_a_kill_before_anything_was_started_stops_what_is_started_behind_it(
+    document, store, monkeypatch
+):
+    airflow_says(monkeypatch, "failed")
+    operator = stream(document)
+    operator.on_kill()
+    deferred(lambda: operator.execute(context()))
+
+    assert Control(store, "orders").read().desired == "stopped"
 
 
 def test_a_stream_that_is_being_stopped_does_not_end_its_window_green(supervised, document, store):

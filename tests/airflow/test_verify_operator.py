@@ -45,6 +45,14 @@ def test_a_task_verifies_and_another_waits_for_it(store, document, tmp_path):
         verify(document, fail_on="always")
 
 
+def test_a_task_that_is_ended_before_it_verifies_does_not(store, document, tmp_path):
+    hold(store, tmp_path)
+    task = DeltaForgeVerifyOperator(task_id="verify", document=document)
+    task.on_kill()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        task.execute(context())
+
+
 def test_a_run_counts_only_what_ended_since(store, document, tmp_path):
     hold(store, tmp_path)
     verify(document)
