@@ -27,6 +27,7 @@ from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterF
 from airflow_provider_deltaforge.storage.records.requests import Overtaken, new_ticket
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
 from airflow_provider_deltaforge.triggers.store import STORE_BACK
+from airflow_provider_deltaforge.triggers.withdrawal import withdraw_from_worker
 
 _KEPT = "replay"
 _POLL_S = 1.0
@@ -77,7 +78,7 @@ class DeltaForgeReplayOperator(DeferringOperator):
         self.overtaken = overtaken
         self.wait, self.timeout = wait, timeout
         self.deltaforge_conn_id = deltaforge_conn_id
-        self._requested: tuple[str, str] | None = None
+        self._requested: tuple[str, Mapping[str, str], Any] | None = None
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Ask for the replay, and wait."""
@@ -100,10 +101,10 @@ class DeltaForgeReplayOperator(DeferringOperator):
         return result
 
     def on_kill(self) -> None:
-        """Withdraw what was not sent, if the task is ended while its process runs."""
+        """Withdraw what was not sent if a user ended the task while its process runs."""
         super().on_kill()
         if self._requested is not None:
-            self._withdraw(*self._requested, "its task was ended")
+            withdraw_from_worker(self.deltaforge_conn_id, *self._requested)
 
     def _act(self, context: Mapping[str, Any], until_ms: int | None) -> Any:
         named = self.pipeline or document_label(self.document or "")
@@ -120,14 +121,15 @@ class DeltaForgeReplayOperator(DeferringOperator):
             raise AirflowFailException(str(error)) from error
         if not self.wait:
             return {"ticket": ticket}
-        self._requested = (name, ticket)
+        request = {"replay": ticket}
+        self._requested = (name, request, context["ti"])
         trigger = ConditionTrigger(
             self.deltaforge_conn_id,
             name,
             conditions.replayed(ticket),
             until_ms,
             poll_s=_POLL_S,
-            withdraw={"replay": ticket},
+            withdraw=request,
         )
         return self.hand_over(context, trigger)
 

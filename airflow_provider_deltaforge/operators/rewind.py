@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.triggers.condition import ConditionTrigger
 from airflow_provider_deltaforge.triggers.store import STORE_BACK
+from airflow_provider_deltaforge.triggers.withdrawal import withdraw_from_worker
 
 _KEPT = "rewind"
 
@@ -59,7 +59,7 @@ class DeltaForgeRewindOperator(PipelineOperator):
         super().__init__(**kwargs)
         self.to, self.sink, self.tables = to, sink, tables
         self.wait, self.timeout, self.poll_interval = wait, timeout, poll_interval
-        self._requested: tuple[str, str] | None = None
+        self._requested: tuple[str, Mapping[str, str], Any] | None = None
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """Find the place, ask for it, and wait."""
@@ -79,11 +79,10 @@ class DeltaForgeRewindOperator(PipelineOperator):
         raise AirflowFailException(f"the rewind of {name}: {event['words']}")
 
     def on_kill(self) -> None:
-        """Withdraw what has not begun, if the task is ended while its process runs."""
+        """Withdraw what has not begun if a user ended the task while its process runs."""
         super().on_kill()
         if self._requested is not None:
-            with suppress(DeltaForgeError), self.pipeline_task().hook().store() as store:
-                rewind.withdraw(store, *self._requested)
+            withdraw_from_worker(self.deltaforge_conn_id, *self._requested)
 
     def _act(self, context: Mapping[str, Any], until_ms: int | None) -> Any:
         return self.retry_until_done(
@@ -102,14 +101,15 @@ class DeltaForgeRewindOperator(PipelineOperator):
             raise AirflowFailException(str(error)) from error
         if not self.wait:
             return {"sinks": sinks}
-        self._requested = (name, by)
+        request = {"rewind": by}
+        self._requested = (name, request, context["ti"])
         trigger = ConditionTrigger(
             self.deltaforge_conn_id,
             name,
             conditions.rewound(sinks, by),
             until_ms,
             poll_s=self.poll_interval.total_seconds(),
-            withdraw={"rewind": by},
+            withdraw=request,
         )
         return self.hand_over(context, trigger)
 

@@ -42,7 +42,7 @@ from airflow_provider_deltaforge.triggers.snapshot import (
     variable,
 )
 from airflow_provider_deltaforge.triggers.store import STORE_BACK
-from airflow_provider_deltaforge.triggers.withdrawal import withdraw_from_worker
+from airflow_provider_deltaforge.triggers.withdrawal import withdraw_copy_from_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Copy:
     def killed(self, conn_id: str, instance: Any) -> None:
         """Withdraw it, or end its job, if a user ended the task whose process is being killed."""
         if self.asked is not None:
-            withdraw_from_worker(conn_id, self.watch, self.asked, instance)
+            withdraw_copy_from_worker(conn_id, self.watch, self.asked, instance)
         else:
             ask_to_stop_from_worker(conn_id, self.watch, instance)
 

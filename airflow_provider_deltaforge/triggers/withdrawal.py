@@ -2,7 +2,8 @@
 
 A copy, a replay or a rewind is withdrawn; the stream that serves it is never stopped. As with
 streams (``triggers.killed``), the state of the task instance tells *marked failed* from *cleared*.
-For copies, the owner token guards an attempt that asked again meanwhile.
+For copies, the owner token guards an attempt that asked again meanwhile. A worker that is only
+drained leaves everything to the next attempt.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,8 +34,8 @@ def withdraw_unless_adopted(
     return killed.once_over(
         instance,
         held=lambda: _holds(conn_id, watch, request_id),
-        act=lambda: _withdraw(conn_id, watch, request_id),
-        otherwise=_stays(watch, request_id),
+        act=lambda: _withdraw_copy(conn_id, watch, request_id),
+        otherwise=_copy_stays(watch, request_id),
     )
 
 
@@ -51,29 +52,42 @@ def withdraw_once_over(
         request: ``{"replay": ticket}``, or ``{"rewind": who requested it}``.
         instance: the task instance.
     """
-
-    def withdraw() -> bool:
-        with DeltaForgeHook(conn_id).store() as store:
-            for kind, name in request.items():
-                _WITHDRAWALS[kind](store, pipeline, name)
-        return True
-
-    otherwise = f"the {' and '.join(request)} of {pipeline} is not withdrawn, and will be served"
-    return killed.once_over(instance, held=None, act=withdraw, otherwise=otherwise)
+    act = partial(_withdraw, conn_id, pipeline, request)
+    otherwise = _stays(pipeline, request)
+    return killed.once_over(instance, held=None, act=act, otherwise=otherwise)
 
 
 def withdraw_from_worker(
+    conn_id: str, pipeline: str, request: Mapping[str, str], instance: Any
+) -> None:
+    """Withdraw such a request if a user ended the task whose process is about to be killed."""
+    act = partial(_withdraw, conn_id, pipeline, request)
+    killed.if_over_from_worker(instance, act, otherwise=_stays(pipeline, request))
+
+
+def withdraw_copy_from_worker(
     conn_id: str, watch: TriggerArguments, request_id: str, instance: Any
 ) -> None:
     """Withdraw the request of a task whose process is about to be killed, if a user ended it."""
     killed.if_over_from_worker(
         instance,
-        lambda: _withdraw(conn_id, watch, request_id),
-        otherwise=_stays(watch, request_id),
+        lambda: _withdraw_copy(conn_id, watch, request_id),
+        otherwise=_copy_stays(watch, request_id),
     )
 
 
-def _stays(watch: TriggerArguments, request_id: str) -> str:
+def _withdraw(conn_id: str, pipeline: str, request: Mapping[str, str]) -> bool:
+    with DeltaForgeHook(conn_id).store() as store:
+        for kind, name in request.items():
+            _WITHDRAWALS[kind](store, pipeline, name)
+    return True
+
+
+def _stays(pipeline: str, request: Mapping[str, str]) -> str:
+    return f"the {' and '.join(request)} of {pipeline} is not withdrawn, and will be served"
+
+
+def _copy_stays(watch: TriggerArguments, request_id: str) -> str:
     return f"request {request_id} of {watch.pipeline} is not withdrawn, and will be served"
 
 
@@ -83,6 +97,6 @@ def _holds(conn_id: str, watch: TriggerArguments, request_id: str) -> bool:
     return state is not None and not state.settled and state.by == watch.owner
 
 
-def _withdraw(conn_id: str, watch: TriggerArguments, request_id: str) -> bool:
+def _withdraw_copy(conn_id: str, watch: TriggerArguments, request_id: str) -> bool:
     with DeltaForgeHook(conn_id).store() as store:
         return cancel(store, watch.pipeline, request_id, REASON, by=watch.owner)

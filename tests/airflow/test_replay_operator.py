@@ -143,12 +143,24 @@ def test_a_task_that_is_ended_while_it_waits_withdraws_the_replay_and_a_cleared_
     assert [each.cancelled for each in pipeline.control.read().replays] == [reason]
 
 
-def test_a_task_that_is_ended_while_it_asks_withdraws_the_replay(pipeline):
-    operator = replay(pipeline)
-    operator.on_kill()  # The signal comes when there is nothing to withdraw yet.
-    deferred(lambda: operator.execute(context()))
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        pytest.param("failed", "its task was ended by a user", id="marked failed"),
+        pytest.param("running", None, id="drained"),
+    ],
+)
+def test_a_task_whose_process_is_ended_withdraws_the_replay_if_a_user_did_that(
+    pipeline, monkeypatch, state, reason
+):
+    airflow_says(monkeypatch, state)
+    operators = [replay(pipeline), replay(pipeline)]
+    operators[0].on_kill()  # The signal comes when there is nothing to withdraw yet.
+    for operator in operators:
+        deferred(lambda operator=operator: operator.execute(context()))
+    operators[1].on_kill()
 
-    assert [each.cancelled for each in pipeline.control.read().replays] == ["its task was ended"]
+    assert [each.cancelled for each in pipeline.control.read().replays] == [reason, reason]
 
 
 def test_a_trigger_stored_by_a_former_release_is_understood(pipeline):
