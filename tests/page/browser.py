@@ -7,7 +7,7 @@ import pytest
 
 SIZE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
-PATIENCE_MS = 20_000
+PATIENCE_MS = 120_000
 
 
 @contextmanager
