@@ -6,7 +6,8 @@ import time
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
+from airflow_provider_deltaforge.engine.base import crash_points
+from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.driving import Driving
@@ -63,6 +64,30 @@ def test_a_copy_that_is_asked_for_behind_a_resume_goes_to_that_sink():
     stop(made, driving)
     assert (state().state, is_resumed(made)) == ("done", True)
     assert copied(made, "side") == copied(made, "main") != set()
+
+
+def test_a_resume_that_comes_just_as_its_sink_is_given_up_is_carried_out(tmp_path, monkeypatch):
+    held = tmp_path / "held"
+    with monkeypatch.context() as environment:
+        environment.setenv(HOLD_VARIABLE, f"{CrashPoint.SINK_GIVEN_UP.value}:1:{held}")
+        crash_points.arm()
+    try:
+        made = pipeline()
+        driving = Driving(made)
+        wait_until(lambda: at(made, "side") > 20)
+        made.log("side").fail_next(10**6, AWAY)
+        wait_until(lambda: stood(made, "side") == "behind")
+        want(made, "give_up")
+        wait_until(held.exists)
+        made.log("side").heal()
+        want(made, "resume")
+        here = at(made, "main")
+        wait_until(lambda: at(made, "main") > here + 100)
+        held.write_text("go")
+        wait_until(lambda: is_resumed(made) and stood(made, "side") == "running")
+        stop(made, driving)
+    finally:
+        crash_points.arm()
 
 
 def test_a_copy_begins_anew_for_a_sink_that_is_resumed_in_the_middle():

@@ -270,6 +270,8 @@ class LaggingSinks:
                 self._resume(wish)
                 resumed.append(wish.sink)
                 continue
+            if wish.wanted == "resume" and wish.sink in self._gaps.open():
+                continue  # It is being given up; ``tend`` is about to learn that.
             self._store(self._gaps.granted(wish))
 
     def _begin_rewinds(self) -> None:
