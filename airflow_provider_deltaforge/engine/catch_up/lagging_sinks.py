@@ -264,14 +264,14 @@ class LaggingSinks:
             if wish.wanted == "give_up" and wish.sink in self._behind:
                 self._behind[wish.sink].unwanted = wish
                 continue  # It stays until it is carried out, by the next lane if this one ends.
+            if wish.sink in self._behind and wish.sink in self._gaps.open():
+                continue  # It is just being given up; ``tend`` is about to learn that.
             if wish.wanted == "resume" and wish.sink in self._given_up:
                 if self.rejoin_point.inside or not self._sinks.renew(wish.sink):
                     continue  # In a moment: between transactions, and with no writer of before.
                 self._resume(wish)
                 resumed.append(wish.sink)
                 continue
-            if wish.wanted == "resume" and wish.sink in self._gaps.open():
-                continue  # It is being given up; ``tend`` is about to learn that.
             self._store(self._gaps.granted(wish))
 
     def _begin_rewinds(self) -> None:
