@@ -109,25 +109,26 @@ class Journey:
         run = self.rest.runs(PIPELINE)[0]["dag_run_id"]
         self.rest.wait_task(PIPELINE, run, "stream", ["deferred"], PATIENCE_S)
         _wait_until(lambda: self.status().status == "running")
-        self.pool = self._pool_of_waiting_tasks()
+        self.pool = {counts: self._pool(counts) for counts in (True, False)}
         return run
 
-    def _pool_of_waiting_tasks(self):
-        """Return the pool while its tasks do nothing but wait.
-
-        It is only read: the scheduler ends when it finds a pool locked by who changes it, for
-        Airflow 3.3 does not know psycopg's error as that of a lock.
-        """
-        shown = []
+    def _pool(self, counts_deferred):
+        """Return what the pool of a waiting stream has free, and what it would have without it."""
+        path = "/pools/default_pool"
+        self.rest.patch(
+            f"{path}?update_mask=include_deferred&update_mask=slots",
+            {"include_deferred": counts_deferred, "slots": 128},
+        )
+        told = []
 
         def is_steady():
             """Tasks of other DAGs come and go between the questions that an answer is made of."""
-            shown.append(self.rest.get("/pools/default_pool"))
-            busy = shown[-1]["running_slots"] + shown[-1]["queued_slots"]
-            return shown[-1]["deferred_slots"] and not busy
+            told.append(self.rest.get(path))
+            busy = told[-1]["running_slots"] + told[-1]["queued_slots"]
+            return told[-1]["deferred_slots"] and not busy
 
         _wait_until(is_steady)
-        return shown[-1]
+        return 128 - told[-1]["open_slots"], told[-1]["deferred_slots"]
 
     def run_by_hand(self):
         """Ask for a run with a form, which begins when the present window is over."""

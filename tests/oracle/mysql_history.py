@@ -98,12 +98,16 @@ def _read(
 ) -> list[tuple[tuple[int, Any], Change]]:
     # The rotation to this file is the last event of all that happened until now.
     end = new_file(server)
+    begin: dict[str, Any] = {"log_file": first_file, "log_pos": 4}
+    if is_mariadb:
+        # The library begins at the server's very first file where it is not asked for GTIDs.
+        [[gtids]] = _ask(server, f"SELECT BINLOG_GTID_POS('{first_file}', 4)")
+        begin = {"auto_position": gtids}
     stream = BinLogStreamReader(
         connection_settings=settings(server),
         server_id=_SERVER_ID,
         is_mariadb=is_mariadb,
-        log_file=first_file,
-        log_pos=4,
+        **begin,
         # Without blocking the library asks MariaDB for the same log again, for ever.
         blocking=True,
         use_column_name_cache=True,
