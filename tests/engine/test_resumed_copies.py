@@ -21,9 +21,9 @@ SLOWLY = "never, max_rows_per_s: 200"
 """A copy lasts for seconds, in which a sink is resumed within milliseconds."""
 
 
-def want(made, wanted):
+def want(made, wanted, sink="side"):
     gaps = Gaps(made.store, made.name)
-    made.store.transact([gaps.wish("side", wanted, "a test")])
+    made.store.transact([gaps.wish(sink, wanted, "a test")])
 
 
 def given_up(**settings):
@@ -46,9 +46,9 @@ def copied(made, sink):
     return {event["after"]["id"] for event in events if event["op"] == "r"}
 
 
-def is_resumed(made):
+def is_resumed(made, others=()):
     gaps = Gaps(made.store, made.name)
-    return not gaps.open() and not gaps.wishes()
+    return gaps.open().keys() == {*others} and not gaps.wishes()
 
 
 def stop(made, driving):
@@ -66,28 +66,41 @@ def test_a_copy_that_is_asked_for_behind_a_resume_goes_to_that_sink():
     assert copied(made, "side") == copied(made, "main") != set()
 
 
-def test_a_resume_that_comes_just_as_its_sink_is_given_up_is_carried_out(tmp_path, monkeypatch):
-    held = tmp_path / "held"
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    """The first sink that is given up is held where its gap is stored, until this says ``go``."""
+    path = tmp_path / "held"
     with monkeypatch.context() as environment:
-        environment.setenv(HOLD_VARIABLE, f"{CrashPoint.SINK_GIVEN_UP.value}:1:{held}")
+        environment.setenv(HOLD_VARIABLE, f"{CrashPoint.SINK_GIVEN_UP.value}:1:{path}")
         crash_points.arm()
-    try:
-        made = pipeline()
-        driving = Driving(made)
-        wait_until(lambda: at(made, "side") > 20)
-        made.log("side").fail_next(10**6, AWAY)
-        wait_until(lambda: stood(made, "side") == "behind")
-        want(made, "give_up")
-        wait_until(held.exists)
-        made.log("side").heal()
-        want(made, "resume")
+    yield path
+    crash_points.arm()
+
+
+@pytest.mark.parametrize("others", [(), ("third",)], ids=["alone", "beside another"])
+def test_a_resume_that_comes_just_as_its_sink_is_given_up_is_carried_out(held, others):
+    def passes(transactions=100):
         here = at(made, "main")
-        wait_until(lambda: at(made, "main") > here + 100)
-        held.write_text("go")
-        wait_until(lambda: is_resumed(made) and stood(made, "side") == "running")
-        stop(made, driving)
-    finally:
-        crash_points.arm()
+        wait_until(lambda: at(made, "main") > here + transactions)
+
+    made = pipeline(sinks=("main", "side", *others), optional=("side", *others))
+    driving = Driving(made)
+    for sink in ("side", *others):
+        wait_until(lambda sink=sink: at(made, sink) > 20)
+        made.log(sink).fail_next(10**6, AWAY)
+        wait_until(lambda sink=sink: stood(made, sink) == "behind")
+        want(made, "give_up", sink)
+        wait_until(lambda sink=sink: sink in Gaps(made.store, made.name).open())
+    wait_until(held.exists)
+    passes()
+    made.log("side").heal()
+    want(made, "resume")
+    passes(800)  # The writer of before pauses between two attempts.
+    held.write_text("go")
+    wait_until(lambda: is_resumed(made, others) and stood(made, "side") == "running")
+    passes()
+    assert stood(made, "side") == "running"
+    stop(made, driving)
 
 
 def test_a_copy_begins_anew_for_a_sink_that_is_resumed_in_the_middle():
