@@ -6,6 +6,7 @@ Its Airflow also reads the DAGs of ``service``: the same service then has its co
 import contextlib
 import json
 import secrets
+import signal
 import time
 from collections import Counter
 from datetime import date, datetime, timedelta, timezone
@@ -30,6 +31,7 @@ OLD_ORDERS = range(401, 581)
 TOPICS = [f"shop.{table}" for table in shop.TABLES]
 GRANTS = "SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT"
 PATIENCE_S = 900
+_POOL = "/pools/default_pool"
 
 
 class Journey:
@@ -109,26 +111,31 @@ class Journey:
         run = self.rest.runs(PIPELINE)[0]["dag_run_id"]
         self.rest.wait_task(PIPELINE, run, "stream", ["deferred"], PATIENCE_S)
         _wait_until(lambda: self.status().status == "running")
-        self.pool = {counts: self._pool(counts) for counts in (True, False)}
+        self.pool = self._pools_of_waiting_tasks()
         return run
 
-    def _pool(self, counts_deferred):
-        """Return what the pool of a waiting stream has free, and what it would have without it."""
-        path = "/pools/default_pool"
-        self.rest.patch(
-            f"{path}?update_mask=include_deferred&update_mask=slots",
-            {"include_deferred": counts_deferred, "slots": 128},
-        )
-        told = []
+    def _pools_of_waiting_tasks(self):
+        """Return the pool while its tasks do nothing but wait, by whether it counts them.
 
-        def is_steady():
-            """Tasks of other DAGs come and go between the questions that an answer is made of."""
-            told.append(self.rest.get(path))
-            busy = told[-1]["running_slots"] + told[-1]["queued_slots"]
-            return told[-1]["deferred_slots"] and not busy
+        Nobody schedules meanwhile. Airflow 3.3 does not know psycopg's error as that of a lock
+        that another holds: its scheduler ends where a pool is changed while it locks the pools.
+        """
 
-        _wait_until(is_steady)
-        return 128 - told[-1]["open_slots"], told[-1]["deferred_slots"]
+        def only_waits(pool):
+            return pool["deferred_slots"] and not pool["running_slots"] + pool["queued_slots"]
+
+        while True:
+            _wait_until(lambda: only_waits(self.rest.get(_POOL)))
+            self.airflow.kill("scheduler", signal.SIGTERM)
+            pools = {counts: self._changed_pool(counts) for counts in (True, False)}
+            self.airflow.start_again("scheduler")
+            if all(map(only_waits, pools.values())):  # The window was not over.
+                return pools
+
+    def _changed_pool(self, counts_deferred):
+        masks = "update_mask=include_deferred&update_mask=slots"
+        self.rest.patch(f"{_POOL}?{masks}", {"include_deferred": counts_deferred, "slots": 128})
+        return self.rest.get(_POOL)
 
     def run_by_hand(self):
         """Ask for a run with a form, which begins when the present window is over."""
