@@ -1,6 +1,5 @@
 """Compare a pipeline's tables with what its sinks hold."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
@@ -59,7 +58,6 @@ class DeltaForgeVerifyOperator(PipelineOperator):
         self.wait = wait
         self.examples = examples
         self.repair = repair
-        self._killed = threading.Event()
         self._run: VerificationRun | None = None
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +78,7 @@ class DeltaForgeVerifyOperator(PipelineOperator):
 
                 def verified() -> Verification:
                     self._run = VerificationRun(store, name, options, by, environment)
-                    if self._killed.is_set():
+                    if self._is_killed:
                         self._run.cancel()
                     self._run.begin()
                     return self._run.run()
@@ -88,7 +86,7 @@ class DeltaForgeVerifyOperator(PipelineOperator):
                 found = verified()
                 if self.repair and found.verdict == "different":
                     self.log.info("%s: %s; repairing", name, in_words(found))
-                    repair(store, name, found, by, self._killed.is_set)
+                    repair(store, name, found, by, lambda: self._is_killed)
                     found = verified()
         except RetryableError as error:
             raise RuntimeError(str(error)) from error  # An Airflow retry may help.
@@ -107,6 +105,6 @@ class DeltaForgeVerifyOperator(PipelineOperator):
 
     def on_kill(self) -> None:
         """End the verification with the task."""
-        self._killed.set()
+        super().on_kill()
         if self._run is not None:
             self._run.cancel()

@@ -60,7 +60,10 @@ def withdraw_once_over(
 def withdraw_from_worker(
     conn_id: str, pipeline: str, request: Mapping[str, str], instance: Any
 ) -> None:
-    """Withdraw such a request if a user ended the task whose process is about to be killed."""
+    """Do what ``withdraw_once_over`` does, if a user ended the task whose process is being killed.
+
+    Blocking, for a few seconds at most.
+    """
     act = partial(_withdraw, conn_id, pipeline, request)
     killed.if_over_from_worker(instance, act, otherwise=_stays(pipeline, request))
 
@@ -68,7 +71,7 @@ def withdraw_from_worker(
 def withdraw_copy_from_worker(
     conn_id: str, watch: TriggerArguments, request_id: str, instance: Any
 ) -> None:
-    """Withdraw the request of a task whose process is about to be killed, if a user ended it."""
+    """Withdraw a copy if a user ended the task whose process is being killed, as above."""
     killed.if_over_from_worker(
         instance,
         lambda: _withdraw_copy(conn_id, watch, request_id),
