@@ -11,12 +11,13 @@ any server, ``sensing`` schema sensing, and ``parallelism`` parts of a batch at 
 one application costs; ``behind`` takes a best-effort sink away for a minute; ``verify`` verifies a
 table in three sinks; ``peers`` measures other systems beside ours; ``page`` writes
 ``docs/performance.md`` from the results; the name of a sink measures its writer beside a bare
-client.
+client. ``--continue`` adds a round to a result, which then shows the medians.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -122,8 +123,7 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     if "rates" in result:
         _keep_threads(asked, result)
-    _write(_name(asked), result)
-    _show(result)
+    _show(_write(asked, _name(asked), result))
 
 
 def _keep_threads(asked: argparse.Namespace, result: dict[str, Any]) -> None:
@@ -138,12 +138,45 @@ def _keep_threads(asked: argparse.Namespace, result: dict[str, Any]) -> None:
     ]
     if asked.what == "rates" and asked.local:
         about = {key: result[key] for key in ("date", "commit", "machine")}
-        _write(_name(asked).replace("rates", "threads"), about | {"rates": spent})
+        _write(asked, _name(asked).replace("rates", "threads"), about | {"rates": spent})
 
 
-def _write(name: str, result: dict[str, Any]) -> None:
+def _write(asked: argparse.Namespace, name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Write a result, the medians first if it has several rounds; return it."""
+    rounds = [*(_kept_rounds(name, result["commit"]) if asked.is_continued else []), result]
+    if len(rounds) > 1:
+        result = _median(rounds) | {"rounds": rounds}
     (RESULTS / name).write_text(json.dumps(result, indent=2) + "\n")
     _out.print(f"written to benchmarks/results/{name}")
+    return result
+
+
+def _kept_rounds(name: str, commit: str) -> list[dict[str, Any]]:
+    """Return the rounds that a result has; none where there is no result.
+
+    Raises:
+        SystemExit: they are of another commit, so that no median can be of both.
+    """
+    if not (RESULTS / name).exists():
+        return []
+    kept = json.loads((RESULTS / name).read_text())
+    if kept["commit"] != commit:
+        raise SystemExit(f"{name} is of commit {kept['commit']}: leave out --continue")
+    return list(kept.get("rounds", [kept]))
+
+
+def _median(values: list[Any]) -> Any:
+    """Return the median of numbers, those of what dicts and lists hold, and the last of others."""
+    last = values[-1]
+    if isinstance(last, dict):
+        names = {name: None for value in values for name in value}
+        return {name: _median([value[name] for value in values if name in value]) for name in names}
+    if isinstance(last, list):
+        return [_median([*group]) for group in zip(*values, strict=True)]
+    if isinstance(last, bool) or not isinstance(last, int | float):
+        return last
+    middle = statistics.median(values)
+    return round(middle) if isinstance(last, int) else round(middle, 3)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -174,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
         "--continue",
         dest="is_continued",
         action="store_true",
-        help="peers: keep the rounds that the result has, and measure more",
+        help="keep the rounds that the result has, and measure more",
     )
     parser.add_argument("--archive", action="store_true", help="drain: archive the log as well")
     return parser

@@ -98,7 +98,9 @@ def _kept_runs(file: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
         return []
     kept = json.loads(file.read_text())
     differing = [
-        key for key in ("versions", "rows", "seconds", "settings") if kept[key] != about[key]
+        key
+        for key in ("commit", "versions", "rows", "seconds", "settings")
+        if kept[key] != about[key]
     ]
     if differing:
         names = ", ".join(differing)
