@@ -131,8 +131,11 @@ class _Plain:
 
     def write(self, messages):
         ids, texts = messages.event_ids.to_pylist(), messages.values.to_pylist()
-        self._held.values += zip(ids, texts, strict=True)
-        return []
+        are_refused = [self._held.refuses(text) for text in texts]
+        pairs = zip(zip(ids, texts, strict=True), are_refused, strict=True)
+        self._held.values += [pair for pair, is_refused in pairs if not is_refused]
+        rows = zip(messages.event_rows.to_pylist(), are_refused, strict=True)
+        return [Rejection(row, "refused", "not this one") for row, refused in rows if refused]
 
     def close(self):
         pass

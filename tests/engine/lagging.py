@@ -1,10 +1,13 @@
 """Pipelines in this process of which a sink is behind."""
 
 import time
+from contextlib import contextmanager
 
 import orjson
 import pytest
 
+from airflow_provider_deltaforge.engine.base import crash_points
+from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
 from airflow_provider_deltaforge.errors import RetryableError
 from tests.engine.in_process import InProcess
 from tests.engine.running import RunningLane
@@ -36,6 +39,16 @@ def pipeline(policy="", sinks=("main", "side"), optional=("side",), **settings):
     made = InProcess(sinks=sinks, optional=optional, policy=policy, **asked)
     made.begin_at(**dict.fromkeys(sinks, 0))
     return made
+
+
+@contextmanager
+def held_where_a_sink_is_given_up(path, monkeypatch):
+    """The first sink that is given up is held where its gap is stored, until ``path`` says go."""
+    with monkeypatch.context() as environment:
+        environment.setenv(HOLD_VARIABLE, f"{CrashPoint.SINK_GIVEN_UP.value}:1:{path}")
+        crash_points.arm()
+    yield path
+    crash_points.arm()
 
 
 def at(made, sink):

@@ -384,3 +384,20 @@ def test_a_wish_that_came_too_late_does_not_give_a_sink_up_later():
     wait_until(lambda: at(made, "side") > 20)
     assert gaps.wishes() == []
     end(made, running)
+
+
+def test_a_command_that_comes_when_a_sink_has_caught_up_does_not_give_it_up_later():
+    made = pipeline()
+    gaps = Gaps(made.store, made.name)
+    running = RunningLane(made)
+    for times in (3, 3):
+        wait_until(lambda: stood(made, "side") == "running" and at(made, "side") > 20)
+        made.log("side").fail_next(times, AWAY)
+        wait_until(lambda: stood(made, "side") != "running")
+        wait_until(lambda: stood(made, "side") == "running")
+        here = at(made, "side")
+        if not gaps.wishes():
+            made.store.transact([gaps.wish("side", "give_up", "a test")])
+        wait_until(lambda here=here: at(made, "side") > here + 100)
+    ends = end(made, running)
+    assert (gaps.all(), whole(made, "side", ends["side"])) == ([], [])

@@ -10,7 +10,7 @@ from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.restarts import Restarts
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot, drive_stream
-from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter, ScriptedSource
 from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
@@ -201,6 +201,23 @@ def test_a_bad_request_fails_and_the_stream_goes_on(drive, wish, reason):
     assert reason in failed.reason
     assert done.state == "done"
     assert driver.thread.is_alive()
+
+
+def test_a_copy_that_a_sink_refuses_leaves_no_error_behind_at_the_stream(drive):
+    def refuses(value):
+        if b'"op":"r"' in value:
+            raise AccessError("rows of a copy may not be written there")
+        return False
+
+    pipeline = growing()
+    drive(pipeline)
+    running(pipeline)
+    pipeline.log().refuses = refuses
+    ask(pipeline)
+    assert ended(pipeline).state == "failed"
+    assert "may not be written" in ended(pipeline).reason
+    goes_on(pipeline)
+    assert pipeline.control.progress().sinks["out"].reason is None
 
 
 def test_a_source_that_stays_away_fails_the_request_and_not_the_stream(drive, monkeypatch):

@@ -6,14 +6,13 @@ import time
 import orjson
 import pytest
 
-from airflow_provider_deltaforge.engine.base import crash_points
-from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
+from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from tests.engine.driving import Driving
 from tests.engine.exact_memory import change
 from tests.engine.in_process import QUICK
-from tests.engine.lagging import AWAY, at, pipeline, stood
+from tests.engine.lagging import AWAY, at, held_where_a_sink_is_given_up, pipeline, stood
 from tests.engine.scripted_run import NAME, ScriptedRun
 from tests.waiting import wait_until
 
@@ -68,13 +67,8 @@ def test_a_copy_that_is_asked_for_behind_a_resume_goes_to_that_sink():
 
 @pytest.fixture
 def held(tmp_path, monkeypatch):
-    """The first sink that is given up is held where its gap is stored, until this says ``go``."""
-    path = tmp_path / "held"
-    with monkeypatch.context() as environment:
-        environment.setenv(HOLD_VARIABLE, f"{CrashPoint.SINK_GIVEN_UP.value}:1:{path}")
-        crash_points.arm()
-    yield path
-    crash_points.arm()
+    with held_where_a_sink_is_given_up(tmp_path / "held", monkeypatch) as path:
+        yield path
 
 
 @pytest.mark.parametrize("others", [(), ("third",)], ids=["alone", "beside another"])

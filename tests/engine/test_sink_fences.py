@@ -5,6 +5,7 @@ import socket
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ from airflow_provider_deltaforge.sinks.http.sink import HttpSink
 from airflow_provider_deltaforge.sinks.redis.sink import RedisSink
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.testing.sinks import messages, value
+from tests.engine.exact_memory import change, exact_pipeline, held
 from tests.engine.in_process import InProcess
-from tests.waiting import wait_for
+from tests.engine.running import RunningLane
+from tests.waiting import PATIENCE_S, wait_for, wait_until
 
 
 @pytest.fixture
@@ -81,6 +84,42 @@ def test_a_writer_that_is_closed_is_not_waited_for(pipeline):
     right.leave()
 
     take_lease(claim(pipeline.context()))
+
+
+def test_what_another_sink_has_not_answered_is_not_overtaken_by_the_log_read_again(monkeypatch):
+    hangs, let_go = threading.Event(), threading.Event()
+
+    def hang(_):
+        hangs.set()
+        assert let_go.wait(PATIENCE_S)
+        return False
+
+    def taken_over(_):
+        assert hangs.wait(PATIENCE_S)
+        exact.refuses = lambda _: False
+        raise FencedError("another has taken over")
+
+    made = exact_pipeline(monkeypatch, sinks=("exact", "plain"))
+    change(made, "id: plain,", "id: plain, exactly_once: false,")
+    made.tuning = replace(made.tuning, lease_s=0.3, lease_renewed_s=0.3, lease_least_s=0.0)
+    made.begin_at(exact=0, plain=0)
+    exact, plain = held(made, "exact"), held(made, "plain")
+    exact.refuses, plain.refuses = taken_over, hang
+
+    assert RunningLane(made).end().why == "window"
+    assert plain.values == []
+    kept = made.store.items(names.WRITERS, f"{made.name}/plain/")
+    assert len([*kept]) == 1, "the next lane would not wait"
+    let_go.set()
+    running = RunningLane(made)
+    wait_until(lambda: {at["tx"] for at in made.checkpoints().load().values()} == {20})
+    made.want("stopped")
+    assert running.end().why == "stopped"
+    rows = [json.loads(text)["after"] for _, text in plain.values]
+    places = [(row["tx"], row["row"]) for row in rows]
+    last_begin = max(n for n, place in enumerate(places) if place == (1, 0))
+    assert places[last_begin:] == [(tx, row) for tx in range(1, 21) for row in range(3)]
+    assert [*made.store.items(names.WRITERS, f"{made.name}/plain/")] == []
 
 
 def test_a_request_lives_as_long_as_the_kernel_may_send_it(pipeline):

@@ -90,6 +90,7 @@ class LaggingSinks:
             error: why it did.
         """
         self._shared.settle()
+        self._shared.retry(lambda: self._forget_late(name))
         at = self._shared.retry(self._checkpoints.load)[name]
         lacks_ms = pending.first_ms if pending is not None else None
         self._leave(name, at, pending, lacks_ms, waits=error is not None)
@@ -144,11 +145,7 @@ class LaggingSinks:
         """Return what is stored where the lane has come to while no sink goes with it."""
         if not self._rewound or any(self._skip_list.goes(name) for name in self._described):
             return []
-        self._rewound = {
-            name: rewind.model_copy(update={"lane": dict(position)})
-            for name, rewind in self._rewound.items()
-        }
-        return [self._rewinds.put(rewind) for rewind in self._rewound.values()]
+        return [self._rewinds.passed_alone(rewind, position) for rewind in self._rewound.values()]
 
     def wait(self) -> None:
         """Stand for a moment for one that is about to arrive."""
@@ -250,6 +247,12 @@ class LaggingSinks:
             if command.sink not in (self._described if command.wanted == "rewind" else concerned)
         ]
         if late:
+            self._store([write for command in late for write in self._gaps.granted(command)])
+
+    def _forget_late(self, name: str) -> None:
+        """Remove commands to give a sink up that came before it is behind: it had caught up."""
+        wishes = [wish for wish in self._gaps.wishes() if wish.sink == name]
+        if late := [wish for wish in wishes if wish.wanted == "give_up"]:
             self._store([write for command in late for write in self._gaps.granted(command)])
 
     def _hear(self, resumed: list[str]) -> None:

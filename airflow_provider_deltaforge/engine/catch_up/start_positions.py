@@ -70,7 +70,10 @@ def find_start_positions(store: Store, pipeline: Pipeline, policy: RequiredSinks
     # Where none goes on, the former ones say how far the log was delivered. One that was given up
     # says it only where all were: what it lacks was delivered, and may be gone from the log.
     healthy = [at for name, at in stored.items() if name not in open_gaps]
-    base = source.earliest(list(known.values()) or healthy or list(stored.values()))
+    goes_on = list(known.values()) or healthy
+    base = source.earliest(goes_on or list(stored.values()))
+    if not goes_on:
+        base = _furthest(source, [*([base] if base else ()), *_read_alone(rewinds, open_gaps)])
     if base is None:
         return StartPositions(known, None, writes=writes)
     for sink in sinks:
@@ -160,10 +163,28 @@ def _lane_start(
     going = {name: at for name, at in known.items() if name not in rewinds}
     if going:
         return policy.without(rewinds.keys(), len(going)).start(source, going)
+    return _furthest(source, [at for rewind in rewinds.values() if (at := rewind.lane_at)])
+
+
+def _read_alone(rewinds: Rewinds, gaps: Mapping[str, Gap]) -> list[Position]:
+    """Return how far the log was read beside rewinds in which their sinks were given up.
+
+    Those sinks lack what lies before it, and the source may have forgotten that.
+    """
+    failed = [rewind for rewind in rewinds.all().values() if rewind.state == "failed"]
+    return [
+        at
+        for rewind in failed
+        if (at := rewind.lane_at)
+        and (gap := gaps.get(rewind.sink)) is not None
+        and rewind.begun_ms <= gap.since_ms <= (rewind.ended_ms or 0)
+    ]
+
+
+def _furthest(source: Source, positions: Sequence[Position]) -> Position | None:
     furthest: Position | None = None
-    for rewind in rewinds.values():
-        at = rewind.lane or rewind.until
-        if at is not None and (furthest is None or not source.covers(furthest, at)):
+    for at in positions:
+        if furthest is None or not source.covers(furthest, at):
             furthest = at
     return furthest
 

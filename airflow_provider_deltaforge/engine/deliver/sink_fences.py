@@ -21,7 +21,13 @@ from typing import Literal
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.held_positions import PositionOwner
 from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
-from airflow_provider_deltaforge.sinks.contract import FormerWriter
+from airflow_provider_deltaforge.sinks.contract import (
+    FencedWriter,
+    FormerWriter,
+    Sink,
+    SinkWriter,
+    take_lease,
+)
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Delete, Put
 from airflow_provider_deltaforge.storage.records.record import Record
@@ -223,6 +229,24 @@ class SinkFence:
         stored = self._context.store.items(names.WRITERS, self._prefix)
         records = [(key, WriterRecord.from_stored(text, f"writer {key}")) for key, text in stored]
         return [(key, record) for key, record in records if record.sink == self._sink]
+
+
+def claim(sink: Sink, writer: SinkWriter, right: SinkFence) -> None:
+    """See to it that no writer of an earlier epoch follows this one.
+
+    Args:
+        sink: the description.
+        writer: its connection, not used yet.
+        right: to write there.
+
+    Raises:
+        FencedError: a newer epoch has begun.
+        RetryableError: former writers may write for a while still, or somebody is away.
+    """
+    if isinstance(writer, FencedWriter):
+        writer.fence(right)
+    elif not sink.is_private:
+        take_lease(right)
 
 
 def now_s() -> float:

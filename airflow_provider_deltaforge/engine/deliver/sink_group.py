@@ -217,3 +217,8 @@ class SinkGroup:
         """Close every sink."""
         for thread in self._threads.values():
             thread.close()
+
+    @property
+    def may_arrive(self) -> Sequence[str]:
+        """Return the sinks to which something may be under way although they are closed."""
+        return [name for name, thread in self._threads.items() if thread.may_arrive]

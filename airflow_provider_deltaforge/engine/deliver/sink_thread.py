@@ -24,7 +24,7 @@ from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.deliver.exactly_once import ExactlyOnceGuard
 from airflow_provider_deltaforge.engine.deliver.held_event import LogRows
 from airflow_provider_deltaforge.engine.deliver.held_positions import PositionOwner, holds_part
-from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFence, SinkFences
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFence, SinkFences, claim
 from airflow_provider_deltaforge.engine.render.key_parts import parts_of_messages
 from airflow_provider_deltaforge.engine.render.render_queue import DeferredRender
 from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, RetryableError
@@ -36,7 +36,6 @@ from airflow_provider_deltaforge.sinks.contract import (
     Interruptible,
     Sink,
     SinkWriter,
-    take_lease,
 )
 from airflow_provider_deltaforge.sinks.position_contract import ExactlyOnceWriter
 from airflow_provider_deltaforge.sources.contract import Source
@@ -251,8 +250,18 @@ class SinkConnection:
             if isinstance(writer, Interruptible):
                 writer.abandon()
 
-    def close(self) -> None:
-        """Close all connections; the next write opens others."""
+    @property
+    def may_send_late(self) -> bool:
+        """Return whether what was sent can arrive although the connection is closed."""
+        is_shut_out = self._sink.is_private or self._sink.holds_position
+        return bool(self._writers) and self._fence is not None and not is_shut_out
+
+    def close(self, *, leaves: bool = True) -> None:
+        """Close all connections; the next write opens others.
+
+        Args:
+            leaves: False has the next driver wait as after a kill: something may be under way.
+        """
         writers, self._writers, self._abilities = self._writers, [], []
         self._once, self._claimed, self._batch = None, 0, None
         are_closed = True
@@ -261,7 +270,7 @@ class SinkConnection:
                 writer.close()
             except Exception:  # noqa: BLE001 - the others are closed all the same
                 are_closed = False
-        if writers and are_closed and self._fence is not None:
+        if writers and are_closed and leaves and self._fence is not None:
             with suppress(Exception):
                 self._fence.leave()
 
@@ -320,6 +329,8 @@ class SinkThread:
         self._news = news or threading.Event()
         self.failing = False
         """Its last attempt has failed; it tries again."""
+        self._is_writing = self.may_arrive = False
+        """Closed in a write while its lane goes on, it may have sent what arrives later."""
         self._thread = threading.Thread(target=self._run, name=f"sink-{sink.id}", daemon=True)
         self._thread.start()
 
@@ -364,6 +375,8 @@ class SinkThread:
         if not self._closing.is_set():
             self._closing.set()
             self._jobs.put(None)
+        if self._is_writing and not self._ending.is_set():
+            self.may_arrive |= self._connection.may_send_late
         self._connection.abandon()
         return not self._thread.is_alive()
 
@@ -375,7 +388,7 @@ class SinkThread:
             self._news.set()
             if self._closing.is_set():
                 break  # Closed before it had taken the job: nobody could put the end behind that.
-        self._connection.close()
+        self._connection.close(leaves=not self.may_arrive)
 
     def _attempt(self, job: Callable[[], SinkResult]) -> SinkResult:
         try:
@@ -411,7 +424,11 @@ class SinkThread:
             return SinkResult()  # Of a batch that was filtered to nothing the sink need not know.
         self._measured.sink_begins(self._id, len(messages), bytes_in(messages.values))
         begun_s = time.perf_counter()
-        result = self._connection.write(sink_batch)
+        self._is_writing = True
+        try:
+            result = self._connection.write(sink_batch)
+        finally:
+            self._is_writing = False
         seconds = time.perf_counter() - begun_s
         self._measured.sink_ended(self._id, seconds, self._connection.client())
         return result
@@ -427,21 +444,3 @@ def exact_writer(writer: SinkWriter) -> ExactlyOnceWriter:
     if isinstance(writer, ExactlyOnceWriter):
         return writer
     raise FatalError(f"{type(writer).__name__} cannot deliver exactly once; its sink says it does")
-
-
-def claim(sink: Sink, writer: SinkWriter, right: SinkFence) -> None:
-    """See to it that no writer of an earlier epoch follows this one.
-
-    Args:
-        sink: the description.
-        writer: its connection, not used yet.
-        right: to write there.
-
-    Raises:
-        FencedError: a newer epoch has begun.
-        RetryableError: former writers may write for a while still, or somebody is away.
-    """
-    if isinstance(writer, FencedWriter):
-        writer.fence(right)
-    elif not sink.is_private:
-        take_lease(right)

@@ -116,6 +116,11 @@ class Delivery:
         self._lagging.close()
         self._sinks.close()
 
+    @property
+    def may_arrive(self) -> Sequence[str]:
+        """Return the sinks to which something may be under way although all are closed."""
+        return self._sinks.may_arrive
+
     def rejoin(self) -> bool:
         """Take in sinks that have caught up; return whether any is or was behind.
 

@@ -149,6 +149,8 @@ class Lane:
         )
         self._archive = LaneArchive(context, self._stats, self._heartbeat)
         self._storing = threading.Lock()
+        self._may_arrive: Sequence[str] = ()
+        """Sinks to which something may be under way of what the last opening gave them."""
 
     def run(self) -> Outcome:
         """Carry changes; return why it ended. Never raises for what a pipeline can meet."""
@@ -200,13 +202,13 @@ class Lane:
             return Outcome(self._heartbeat.why)  # Asked for before the lane was there.
         retention_s = self._context.job.tuning.retention_s
         watch_retention(self._measured, self._retained, self._heartbeat.ending, retention_s)
-        parallelism = self._context.pipeline.spec.delivery.parallelism
-        self._retry(partial(self._rendering.open, parallelism))
+        self._retry(partial(self._rendering.open, self._context.pipeline.spec.delivery.parallelism))
         if self._drift_watch is not None:
             self._drift_watch.open()
         if self._sensing is not None:
             self._retry(self._sensing.open)
-        while True:
+        while not self._may_arrive:
+            self._stats.report_source_error(None)  # Of the former opening.
             try:
                 opened = self._retry(self._open)
                 try:
@@ -221,6 +223,12 @@ class Lane:
                 self._archive.forgo(error)
                 continue
             self._retry(lambda: self._tables.stop(stopped, opened.reader))  # noqa: B023 - called here
+        # Sent now, what follows could be overtaken by that. The next lane waits until it cannot.
+        _log.warning(
+            "not answered yet: sink %s; the next lane goes on", ", ".join(self._may_arrive)
+        )
+        self._heartbeat.end("window")
+        return Outcome(self._heartbeat.why)
 
     def _carry(self, opened: OpenLog) -> Outcome:
         reader, log = opened.reader, WatchedLog(self._source, opened.start, opened.admit)
@@ -245,12 +253,7 @@ class Lane:
             self._archive,
         )
         commits = Commits(
-            shared,
-            delivery,
-            reader,
-            self._skip_list,
-            self._stored_with_checkpoint,
-            self._store,
+            shared, delivery, reader, self._skip_list, self._stored_with_checkpoint, self._store
         )
         rows = RowDelivery(shared, self._heartbeat, self._dead_letters, delivery.takes_rows)
         joins = (self._context, self._stats, self._heartbeat, log, delivery.takes_rows)
@@ -277,6 +280,7 @@ class Lane:
             pump.close()
             for part in (opened.seam, copies, schema_events, rows, delivery):
                 part.close()
+            self._may_arrive = delivery.may_arrive
         if self._heartbeat.failure is not None:
             raise self._heartbeat.failure
         return Outcome(self._heartbeat.why)
@@ -334,8 +338,7 @@ class Lane:
         positions = find_start_positions(self._context.store, self._context.pipeline, self._policy)
         held = [at for name, at in positions.known.items() if name not in positions.behind]
         settled = [*self._source_identity.settle(positions.start, held), *positions.writes]
-        is_new = positions.start is None
-        start = positions.start
+        start, is_new = positions.start, positions.start is None
         if start is None:
             start = self._of_source(self._source.beginning)
         learn(self._context, self._registry, start, anew=is_new)

@@ -8,9 +8,9 @@ from functools import partial
 from airflow_provider_deltaforge.engine.base.retry import retry_until
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
 from airflow_provider_deltaforge.engine.deliver.held_positions import tells
-from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences
+from airflow_provider_deltaforge.engine.deliver.sink_fences import SinkFences, claim
 from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
-from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher, claim, exact_writer
+from airflow_provider_deltaforge.engine.deliver.sink_thread import SinkWatcher, exact_writer
 from airflow_provider_deltaforge.errors import FatalError
 from airflow_provider_deltaforge.sinks.contract import Interruptible, Sink, SinkWriter
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints, Position

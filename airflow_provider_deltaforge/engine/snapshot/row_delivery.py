@@ -75,6 +75,8 @@ class RowDelivery:
             window.delivered.set_result(False)
             raise
         except Exception as error:  # noqa: BLE001 - it concerns the copy, not the stream
+            for sink in self._context.pipeline.spec.sinks:
+                self._stats.show_sink_error(sink.id, None)  # The copy says it, and has ended.
             window.delivered.set_exception(error)
             return None
         window.delivered.set_result(is_done)

@@ -42,6 +42,11 @@ class Rewind(Record):
     """How far the pipeline has read while every sink was getting the log again."""
 
     @property
+    def lane_at(self) -> dict[str, Any] | None:
+        """Where the pipeline goes on if no other sink says so."""
+        return self.lane or self.until
+
+    @property
     def shown(self) -> str:
         """Return what it does, for people."""
         tables = f" of {', '.join(self.tables)}" if self.tables else ""
@@ -57,6 +62,19 @@ class Rewind(Record):
         return bool(self.tables) and self.until is not None and not covers(position, self.until)
 
 
+class _AloneAt(Record):
+    """How far the pipeline has read while every sink was getting the log again.
+
+    Stored apart: the lane writes it, and must not write over how the rewind has ended meanwhile.
+    """
+
+    v: Literal[1] = 1
+    sink: str
+    mark: str
+    """Of the rewind."""
+    lane: dict[str, Any]
+
+
 class Rewinds:
     """The last rewind of each sink of one pipeline."""
 
@@ -64,10 +82,17 @@ class Rewinds:
         self._store = store
         self._prefix = f"{pipeline}/rewind/"
         self._refused = f"{pipeline}/refused/"
+        self._alone = f"{pipeline}/rewound_alone/"
 
     def all(self) -> dict[str, Rewind]:
         """Return the last rewind of each sink that had one."""
-        return self._below(self._prefix)
+        found = self._below(self._prefix)
+        for key, text in self._store.items(names.GAPS, self._alone):
+            at = _AloneAt.from_stored(text, f"the rewind {key}")
+            rewind = found.get(at.sink)
+            if rewind is not None and rewind.mark == at.mark:
+                found[at.sink] = rewind.model_copy(update={"lane": at.lane})
+        return found
 
     def refused(self) -> dict[str, Rewind]:
         """Return, by sink, requests that were refused while its last rewind ran, or since."""
@@ -128,9 +153,15 @@ class Rewinds:
         """Return the write that stores a rewind."""
         return Put(names.GAPS, self._key(rewind.sink), rewind.model_dump_json().encode())
 
+    def passed_alone(self, rewind: Rewind, position: Position) -> Put:
+        """Return the write that stores where the pipeline has come to without any sink."""
+        at = _AloneAt(sink=rewind.sink, mark=rewind.mark, lane=dict(position))
+        return Put(names.GAPS, f"{self._alone}{rewind.sink}", at.model_dump_json().encode())
+
     def forget(self, sink_id: str) -> list[Write]:
         """Return the writes that forget a sink's rewinds."""
-        keys = (self._key(sink_id), f"{self._refused}{sink_id}")
+        prefixes = (self._prefix, self._refused, self._alone)
+        keys = [f"{prefix}{sink_id}" for prefix in prefixes]
         return [Delete(names.GAPS, key) for key in keys]
 
     def _below(self, prefix: str) -> dict[str, Rewind]:
