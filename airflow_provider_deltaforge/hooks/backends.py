@@ -12,6 +12,8 @@ from airflow_provider_deltaforge.control.launching.local import LocalBackend, jo
 from airflow_provider_deltaforge.control.launching.standalone import StandaloneBackend
 from airflow_provider_deltaforge.control.launching.yarn import YarnBackend
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.hooks.connections import LOOKUP_ERRORS
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 
 def launch_backends(dsn: str, extra: Mapping[str, Any], chosen: str) -> LaunchBackends:
@@ -70,4 +72,11 @@ def _configuration(conn_id: str) -> Any:
             "kubernetes_conn_id: needs Airflow's provider; install "
             "apache-airflow-providers-cncf-kubernetes"
         ) from None
-    return KubernetesHook(conn_id).get_conn().configuration
+    try:
+        return KubernetesHook(conn_id).get_conn().configuration
+    except LOOKUP_ERRORS:
+        raise
+    except Exception as error:  # Of Airflow, of the client, of the file system: all of its words.
+        raise SpecError(
+            f"kubernetes_conn_id: connection {conn_id!r} does not work here: {redacted(str(error))}"
+        ) from error

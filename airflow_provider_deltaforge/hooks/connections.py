@@ -151,5 +151,5 @@ def address_of(connection: Any) -> str:
     """
     uri, extra = str(connection.get_uri()), connection.extra_dejson
     if extra and all(type(value) in (str, int, float) for value in extra.values()):
-        return f"{uri.partition('?')[0]}?{urlencode(extra)}"
+        return f"{uri.partition('?')[0]}?{urlencode(extra, quote_via=quote)}"
     return uri

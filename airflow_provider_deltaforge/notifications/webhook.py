@@ -73,11 +73,15 @@ class DeltaForgeNotifier(BaseNotifier):
             key: getattr(instance, key, None)
             for key in ("dag_id", "task_id", "run_id", "try_number")
         }
-        raised = context.get("exception")
+        if instance is None:  # A run that ended without any task that failed.
+            dag_id = getattr(context.get("dag"), "dag_id", None)
+            place |= {"dag_id": dag_id, "run_id": context.get("run_id")}
+        raised = context.get("exception") or context.get("reason")  # Of a task, or of a run.
         reason = redacted(str(raised))[:_REASON_LENGTH_MAX] if raised else None
         pipeline = self._facts(context)
         name = f"pipeline {pipeline['name']} of " if pipeline else ""
-        failed = f"DeltaForge: {name}{place['dag_id']}.{place['task_id']}: {reason or 'no error'}"
+        where = ".".join(str(place[key]) for key in ("dag_id", "task_id") if place[key])
+        failed = f"DeltaForge: {name}{where or 'a task'}: {reason or 'no error'}"
         return {"text": self.text or failed, **place, "reason": reason, "pipeline": pipeline}
 
     def _facts(self, context: Mapping[str, Any]) -> dict[str, Any] | None:

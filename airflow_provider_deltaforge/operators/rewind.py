@@ -100,6 +100,7 @@ class DeltaForgeRewindOperator(PipelineOperator):
         except DeltaForgeError as error:
             raise AirflowFailException(str(error)) from error
         if not self.wait:
+            self.keep(context, _KEPT, {**self._kept_request(context), "state": "done"})
             return {"sinks": sinks}
         request = {"rewind": by}
         self._requested = (name, request, context["ti"])
@@ -118,17 +119,17 @@ class DeltaForgeRewindOperator(PipelineOperator):
     ) -> tuple[str, Sequence[str]]:
         """Return who asks, and for which sinks; what an earlier attempt asked for counts."""
         kept, prefix = self._kept_request(context), f"{request_id(context['ti'])}#"
-        by = kept.get("by", "")
-        is_mine = kept.get("state") == "requested" and by.startswith(prefix)
-        if is_mine and kept.get("to") == self.to and rewind.is_taken(store, name, by):
+        selection = RewindSelection(self.to, self.sink, split_names(self.tables))
+        tables, by = list(selection.tables), kept.get("by", "")
+        asked = {"state": "requested", "to": self.to, "sink": self.sink, "tables": tables}
+        is_mine = kept.items() >= asked.items() and by.startswith(prefix)
+        if is_mine and rewind.is_taken(store, name, by):
             self.log.info("%s: %s was requested by an earlier attempt", name, self.to)
             return by, list(kept["sinks"])
-        selection = RewindSelection(self.to, self.sink, split_names(self.tables))
         planned = rewind.plan(store, name, selection, self.pipeline_task().whole_environment())
         self.log.info("%s: %s", name, planned.summary)
         by, sinks = f"{prefix}{uuid.uuid4().hex[:8]}", list(planned.sinks)
-        request = {"by": by, "to": self.to, "sinks": sinks, "position": dict(planned.to)}
-        self.keep(context, _KEPT, {**request, "state": "requested"})
+        self.keep(context, _KEPT, {**asked, "by": by, "sinks": sinks, "position": dict(planned.to)})
         rewind.request(store, name, planned, by)
         return by, sinks
 

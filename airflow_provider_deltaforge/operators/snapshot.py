@@ -3,7 +3,7 @@
 The records judge what became of a copy: they are the truth, not an exit code.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_deltaforge.assets.tables import describe_events
 from airflow_provider_deltaforge.control import snapshots
-from airflow_provider_deltaforge.control.arrivals import arrivals, copied_rows
+from airflow_provider_deltaforge.control.arrivals import Arrivals, arrivals, copied_rows
 from airflow_provider_deltaforge.control.attend import settle
 from airflow_provider_deltaforge.control.launching.contract import LaunchSpec
 from airflow_provider_deltaforge.control.pipelines import apply, existing, now_ms
@@ -26,6 +26,7 @@ from airflow_provider_deltaforge.hooks.jobs import (
     TriggerArguments,
     attendance,
     owner_token,
+    pipeline_name,
     request_id,
 )
 from airflow_provider_deltaforge.operators.pipeline import PipelineOperator, give_up
@@ -51,6 +52,8 @@ class Copy:
 
     watch: TriggerArguments
     asked: str | None = None
+    is_new: bool = True
+    """False if it was finished before its task began."""
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> "Copy":
@@ -184,7 +187,7 @@ class CopyOperator(PipelineOperator):
         _publish_if_possible(store, copy.name, self.deltaforge_conn_id, self.log)
         self.keep(context, "snapshot", counts)
         self.keep_with_outlets(context, "deltaforge_snapshot", counts)
-        copied = copied_rows(arrivals(store, copy.name), whole)
+        copied = copied_rows(arrivals(store, copy.name), whole if copy.is_new else {})
         describe_events(context, self.outlets, copy.name, copied)
         return counts
 
@@ -207,7 +210,7 @@ class CopyOperator(PipelineOperator):
             return self.begin(context, store, copy)
         if exit_code == DRAINED and copy.was_not_due(store):
             self.log.info("the driver of %s found no snapshot to take", copy.name)
-            return None
+            return _none_copied(context, self.outlets, copy.name)
         task, owner = self.pipeline_task(), copy.watch.owner
         verdict = settle(
             attendance(store, task.hook(), copy.job(task), owner, self.budget), exit_code
@@ -229,6 +232,11 @@ class CopyOperator(PipelineOperator):
             *watched, request_id=copy.asked, patience_s=patience_s, poll_s=poll_s
         )
         return self.hand_over(context, trigger)
+
+
+def _none_copied(context: Mapping[str, Any], outlets: Iterable[Any], name: str) -> Any:
+    """Return None, and have the events of assets say that no row was copied."""
+    describe_events(context, outlets, name, copied_rows(Arrivals(), {}))
 
 
 def _publish_if_possible(store: Store, pipeline: str, conn_id: str, log: Any) -> None:
@@ -287,7 +295,8 @@ class DeltaForgeSnapshotOperator(CopyOperator):
         try:
             wish = self._wish()
             if wish is None:
-                return None
+                name = pipeline_name(None, self.document) if self.outlets else ""
+                return _none_copied(context, self.outlets, name)
             task.check_launch()
             with task.hook().store(create=True) as store:
                 name = apply(store, task.agreed_text()).name
@@ -300,10 +309,13 @@ class DeltaForgeSnapshotOperator(CopyOperator):
                     self._ask(context, store, copy, wish)
                 elif snapshots.is_done(store, name):
                     self.log.info("the snapshot of %s is already done", name)
+                    copy = replace(copy, is_new=bool(self._pending(context)))
                     return self.result(context, store, copy)
                 elif reason := snapshots.why_not_due(store, name):
                     self.log.info("no snapshot of %s is taken: %s", name, reason)
-                    return None
+                    return _none_copied(context, self.outlets, name)
+                else:
+                    self.keep(context, "snapshot", {"request": None, "state": "pending"})
                 self._held = (context["ti"], copy)
                 return self.begin(context, store, copy)
         except SpecError as error:
@@ -336,15 +348,18 @@ class DeltaForgeSnapshotOperator(CopyOperator):
         self, context: Mapping[str, Any], store: Store, name: str, wish: CopySelection
     ) -> bool:
         """Return whether an earlier attempt, killed before it could report, has made this copy."""
-        kept = self.kept(context, "snapshot")
-        if not isinstance(kept, dict) or kept.get("state") != "pending" or not kept.get("ticket"):
-            return False
-        served = SnapshotResults(store, name).of(kept["ticket"])
+        ticket = self._pending(context).get("ticket")
+        served = SnapshotResults(store, name).of(ticket) if ticket else None
         return (
             served is not None
             and served.state == "done"
             and CopySelection.of(**served.wish) == wish
         )
+
+    def _pending(self, context: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what an attempt that could not report kept of its copy; nothing without one."""
+        kept = self.kept(context, "snapshot")
+        return kept if isinstance(kept, dict) and kept.get("state") == "pending" else {}
 
     def _wish(self) -> CopySelection | None:
         if self.mode not in ("initial", "always", "never"):

@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.hooks.jobs import TriggerArguments, attendance,
 from airflow_provider_deltaforge.operators.launch import LaunchingOperator
 from airflow_provider_deltaforge.operators.pipeline import give_up, refuse_gone
 from airflow_provider_deltaforge.storage.contract import Store
+from airflow_provider_deltaforge.storage.records.control import Control
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 from airflow_provider_deltaforge.triggers.killed import ask_to_stop_from_worker
 from airflow_provider_deltaforge.triggers.store import STORE_BACK
@@ -68,8 +69,7 @@ class SupervisingOperator(LaunchingOperator):
         return self.retry_until_done(context, self.document_label, self._begin)
 
     def _begin(self, context: Mapping[str, Any]) -> Any:
-        task, owner = self.pipeline_task(), owner_token(context)
-        window = self.window
+        task, owner, window = self.pipeline_task(), owner_token(context), self.window
         end_ms = now_ms() + int(window.total_seconds() * 1000) if window is not None else None
         try:
             self.check_launch()
@@ -103,6 +103,8 @@ class SupervisingOperator(LaunchingOperator):
     ) -> Any:
         name, hook = watch.pipeline, self.pipeline_task().hook()
         with hook.store() as store:
+            if Control(store, name).read() is None:  # A retry would make it, and copy, anew.
+                raise AirflowFailException(f"{name}: the pipeline was deleted")
             if event["event"] == "window_over":
                 return self.ended_window(context, store, watch)
             if event["event"] == "resubmit":
@@ -129,8 +131,7 @@ class SupervisingOperator(LaunchingOperator):
         self, context: Mapping[str, Any], watch: TriggerArguments, resubmit_at_ms: int | None = None
     ) -> Any:
         watched = (self.deltaforge_conn_id, watch.as_dict(), resubmit_at_ms, self.kill_policy)
-        trigger = StreamTrigger(*watched, self.poll_interval.total_seconds())
-        return self.hand_over(context, trigger)
+        return self.hand_over(context, StreamTrigger(*watched, self.poll_interval.total_seconds()))
 
 
 def _check_arguments(on_kill: str, window: timedelta | None, limit: timedelta | None) -> None:

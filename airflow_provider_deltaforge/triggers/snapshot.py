@@ -22,6 +22,7 @@ from airflow_provider_deltaforge.control.supervise import HangDetector
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 from airflow_provider_deltaforge.triggers.stream import StreamTrigger
 from airflow_provider_deltaforge.triggers.withdrawal import withdraw_unless_adopted
 
@@ -119,15 +120,19 @@ class SnapshotTrigger(StreamTrigger):
 
     async def _mirror(self) -> None:
         published: Mapping[str, Any] | None = None
+        logged = ""
         while True:
             try:
                 progress = await asyncio.to_thread(self._mirrored)
                 if progress != published:
                     name = variable(self.pipeline, self.deltaforge_conn_id)
                     await asyncio.to_thread(publish, name, progress)
-                    published = progress
-            except Exception:  # The mirror must never end the supervision.
-                self.log.warning("progress of %s not published", self.pipeline, exc_info=True)
+                    published, logged = progress, ""
+            except Exception as error:  # noqa: BLE001 - it must never end the supervision
+                words = redacted(f"{type(error).__name__}: {error}")
+                if words != logged:
+                    self.log.warning("progress of %s not published: %s", self.pipeline, words)
+                logged = words
             await asyncio.sleep(self.poll_s)
 
     def _mirrored(self) -> Mapping[str, Any]:

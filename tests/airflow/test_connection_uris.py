@@ -32,6 +32,17 @@ def test_extras_that_the_server_knows_are_parameters_numbers_too(address):
     assert mysql(address("mysql", {"ssl_mode": "required"})).ssl_mode == "required"
 
 
+@pytest.mark.parametrize(
+    ("extra", "value"),
+    [("options", "-c statement_timeout=0"), ("sslrootcert", "/etc/my certs/a+b.pem")],
+)
+def test_blanks_of_an_extra_reach_the_server(address, extra, value):
+    assert postgres(address("postgres", {extra: value}))[extra] == value
+    assert mysql(address("mysql", {"ssl_ca": "/etc/my certs/a+b.pem"})).ssl_ca == (
+        "/etc/my certs/a+b.pem"
+    )
+
+
 def test_an_address_without_an_extra_is_as_airflow_writes_it(address):
     assert address("postgres", {}) == Connection(
         conn_id="shop", conn_type="postgres", host="db", port=5432, login="df", password="p@s?s",

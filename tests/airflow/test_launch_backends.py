@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.provider_info import get_provider_info
@@ -42,6 +43,14 @@ def test_one_way_to_the_cluster_is_named(backends):
     assert (by_connection.context, by_connection.source) == (None, "connection shop")
     with pytest.raises(SpecError, match=r"kubernetes_context: .*keep one"):
         backends(kubernetes_conn_id="shop", kubernetes_context="shop")
+
+
+def test_a_connection_that_does_not_work_here_says_nothing_about_drivers(backends, monkeypatch):
+    shop = {"conn_type": "kubernetes", "extra": {"kube_config_path": "/nowhere/config"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(shop))
+    found = backends(kubernetes_conn_id="shop").kubernetes.status({"cluster": {}})
+    assert found.state is JobState.UNKNOWN
+    assert "kubernetes_conn_id: connection 'shop' does not work here" in found.detail
 
 
 def test_a_wrong_extra_is_refused_whichever_backend_is_chosen(backends):

@@ -6,6 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_deltaforge.control import pipelines
@@ -15,7 +16,8 @@ from airflow_provider_deltaforge.notifications.webhook import DeltaForgeNotifier
 from airflow_provider_deltaforge.operators.control import DeltaForgeControlOperator
 from airflow_provider_deltaforge.plugins_airflow import listener
 from airflow_provider_deltaforge.plugins_airflow.page import DeltaForgePlugin
-from tests.control.bench import DOCUMENT, job_of, wait_until
+from tests.control.bench import DOCUMENT, job_of
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("connection")
 SECRET = "T0/secret-path"
@@ -59,6 +61,15 @@ def posts(monkeypatch):
     yield found
     server.shutdown()
     server.server_close()
+
+
+def test_the_error_of_a_run_is_its_reason(posts):
+    dag = DAG("orders_alerted", schedule=None)
+    DeltaForgeNotifier("slack")({"dag": dag, "run_id": "r", "reason": "timed_out"})
+
+    [(_, _, body)] = posts
+    assert body["text"] == "DeltaForge: orders_alerted: timed_out"
+    assert (body["dag_id"], body["run_id"], body["reason"]) == ("orders_alerted", "r", "timed_out")
 
 
 @pytest.fixture
@@ -150,3 +161,20 @@ def test_the_listener_posts_failures_of_our_tasks_alone(failed, posts, monkeypat
         fail(failed["ti"])  # A webhook that is away fails nothing.
     finally:
         manager.pm.unregister(listener)
+
+
+def test_the_scheduler_does_not_wait_for_a_webhook(failed, posts, monkeypatch):
+    from airflow.serialization.serialized_objects import OperatorSerialization
+
+    task = OperatorSerialization.deserialize_operator(
+        OperatorSerialization.serialize_operator(failed["task"])
+    )
+    returned, waited = threading.Event(), []
+    monkeypatch.setattr(
+        DeltaForgeNotifier, "notify", lambda *_: waited.append(returned.wait(PATIENCE_S))
+    )
+    monkeypatch.setenv("AIRFLOW__DELTAFORGE__FAILURE_WEBHOOK_CONN_ID", "slack")
+    instance = SimpleNamespace(**{**vars(failed["ti"]), "task": task})
+    listener.on_task_instance_failed(None, instance, failed["exception"])
+    returned.set()
+    wait_until(lambda: waited == [True])

@@ -157,6 +157,29 @@ def test_it_need_not_wait(pipeline, task):
     assert task("150", wait=False).execute(context()) == {"sinks": ["main", "side"]}
 
 
+def test_a_cleared_task_that_did_not_wait_delivers_the_log_again(pipeline, task):
+    kept, gaps = Kept(), Gaps(pipeline.store, pipeline.name)
+    found = {**context(), "task_state_store": kept}
+    task("150", sink="side", wait=False).execute(found)
+    [first] = gaps.wishes()
+    running = RunningLane(pipeline)
+    wait_until(lambda: at(pipeline, "side") == 200 and gaps.wishes() == [])
+    end(pipeline, running)
+    task("150", sink="side", wait=False).execute(found)
+    assert [wish.by == first.by for wish in gaps.wishes()] == [False]
+
+
+@pytest.mark.parametrize("more", [{"sink": "main"}, {"sink": "side", "tables": "script.rows"}])
+def test_another_selection_is_not_the_request_of_an_earlier_attempt(pipeline, task, more):
+    found = {**context(), "task_state_store": Kept()}
+    deferred(lambda: task("150", sink="side").execute(found))
+    [first] = Gaps(pipeline.store, pipeline.name).wishes()
+    deferred(lambda: task("150", **more).execute(found))
+    wishes = {wish.sink: wish for wish in Gaps(pipeline.store, pipeline.name).wishes()}
+    assert wishes[more["sink"]].by != first.by
+    assert list(wishes[more["sink"]].tables) == ([more["tables"]] if "tables" in more else [])
+
+
 def test_a_request_that_gave_way_to_another_fails_the_task(pipeline, task):
     operator = task("150", sink="side")
     trigger = travelled(deferred(lambda: operator.execute(context())))

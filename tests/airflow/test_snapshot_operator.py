@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +26,7 @@ from airflow_provider_deltaforge.storage.records.requests import SnapshotResults
 from airflow_provider_deltaforge.triggers.snapshot import variable
 from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
 from tests.control.bench import DOCUMENT, job_of
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("connection")
 
@@ -447,6 +448,57 @@ def test_counts_go_to_the_stores_of_the_task_and_of_its_outlets(
     assert told["asset_state_store"][asset]["deltaforge_snapshot"] == counts
     assert (events[asset].extra["rows"], events[asset].extra["tables"]) == (5, {ROWS: 5})
     assert json.dumps(counts)
+
+
+def test_rows_that_an_earlier_run_copied_did_not_arrive_again(document, store, real, published):
+    from airflow.sdk import Asset
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
+    asset, kept = Asset("orders_copied"), Kept()
+    operator = snapshot(with_snapshot(document), outlets=[asset])
+
+    def run(act, kept):
+        stores = {"task_state_store": kept, "asset_state_store": {asset: Kept()}}
+        told = {**context(), **stores, "outlet_events": OutletEventAccessors()}
+        act(told)
+        return told["outlet_events"][asset].extra
+
+    event = fired(travelled(deferred(lambda: run(operator.execute, kept))), 120)
+    # The worker died before it could report: the next attempt does.
+    extra = run(operator.execute, kept)
+    assert extra["rows"] == extra["tables"][ROWS] > 0
+    assert run(lambda told: completed(operator, event, told), Kept()) == extra
+
+    for later in (operator, snapshot(document, mode="never", outlets=[asset])):
+        extra = run(later.execute, Kept())
+        assert (extra["rows"], extra["tables"], extra["exact"]) == (0, {}, True)
+        assert extra["pipeline"] == "orders"
+
+
+def test_progress_that_cannot_be_published_is_said_once(
+    document, store, dsn, backend, monkeypatch, capsys
+):
+    told, asked = [], threading.Event()
+
+    def refuses(*_, **__):
+        told.append("asked")
+        if len(told) == 3:
+            asked.set()
+        raise RuntimeError("postgresql://df:hunter22@db/x does not answer")
+
+    monkeypatch.setattr("airflow.sdk.Variable.set", refuses)
+    streaming(store, dsn, backend)
+    operator = snapshot(document, tables=ROWS)
+    trigger = travelled(deferred(lambda: operator.execute(context())))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(fired, trigger)
+        assert asked.wait(PATIENCE_S)
+        settle(store, tables={ROWS: {"chunks": 2, "rows": 7}})
+        waiting.result(PATIENCE_S)
+    logged = capsys.readouterr().out
+    assert logged.count("progress of orders not published: RuntimeError: postgresql://") == 1
+    assert "Traceback" not in logged
+    assert "hunter22" not in logged
 
 
 def test_a_copy_that_is_done_fails_no_task_because_its_mirror_cannot_be_written(

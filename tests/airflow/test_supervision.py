@@ -267,6 +267,19 @@ def test_a_record_changed_by_a_person_fails_the_task(
         stream(document).execute_complete({}, event)
 
 
+@pytest.mark.parametrize("event", ["ended", "resubmit", "window_over"])
+def test_a_pipeline_that_is_deleted_behind_the_event_is_not_made_anew(
+    supervised, document, store, backend, event
+):
+    pipelines.stop(store, "orders", backend, 30)
+    Control(store, "orders").delete()
+    happened = {"event": event, "exit_code": 0, "reason": None}
+
+    with pytest.raises(AirflowFailException, match="orders: the pipeline was deleted"):
+        stream(document).execute_complete({}, {**supervised.watch, **happened})
+    assert Control(store, "orders").read() is None
+
+
 def test_a_restart_that_comes_too_late_ends_as_taken_over(
     supervised, document, store, backend, dsn
 ):
