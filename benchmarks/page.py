@@ -60,16 +60,15 @@ def _result(name: str) -> dict[str, Any]:
 
 
 def _about() -> str:
-    results = [
-        _result(f"rates-{source}-inserts{engine}") for source in _SOURCES for engine in _ENGINES
-    ]
+    results = [_result(f"rates-{of}-inserts{engine}") for of in _SOURCES for engine in _ENGINES]
     machine = results[0]["machine"]
     commits = ", ".join(sorted({f"`{each['commit']}`" for each in results}))
-    load = max(each["machine"]["load_before"] for each in results)
+    rounds = [run for each in results for run in each.get("rounds", [each])]
+    load = max(run["machine"]["load_before"] for run in rounds)
     return (
         f"{machine['cores']} cores for everything:\ndatabase, broker and us. Python "
         f"{machine['python'].strip()}, commit {commits}, {results[0]['date']}; load before a run\n"
-        f"at most {load:.1f}."
+        f"at most {load:.1f}; medians of {len(rounds) // len(results)} rounds."
     )
 
 
@@ -405,7 +404,7 @@ two cores.
 ## A start
 
 `./dev.sh bench starts`: from `kill -9` and a new start to the next event of MySQL at the broker,
-the median of three, and the CPU of that start.
+the median of three in each round, and the CPU of that start.
 
 {starts}
 
@@ -413,8 +412,8 @@ The same commit on two days shows how the machine's own speed changes.
 
 ## Before and after
 
-Earlier versions, measured in the hours of the tables above by the same command or, at `b7c20386`,
-`./dev.sh bench latency`: one process, defaults (`benchmarks/results/before.json`).
+Earlier versions, measured once in the hours of the tables above by `./dev.sh bench latency`: one
+process, defaults (`benchmarks/results/before.json`).
 
 {before}
 

@@ -39,6 +39,7 @@ def create(
     """Make a token and print it, once: only its hash is kept."""
     if scope not in tokens.SCOPES:
         raise SpecError(f"--scope: write {', '.join(tokens.SCOPES)}, not {scope!r}")
+    tokens.check_name(name)  # Before a store is made for it.
     with opened(store, create=True) as state:
         token = tokens.create(state, name, scope)
     if as_json:

@@ -38,17 +38,26 @@ class ApiToken(Record):
         return SCOPES.index(scope) <= SCOPES.index(self.scope)
 
 
-def create(store: Store, name: str, scope: Scope) -> str:
-    """Make a token and return it; it cannot be shown again.
+def check_name(name: str) -> None:
+    """Refuse what cannot be a token's name.
 
     Raises:
-        SpecError: the name is taken, or cannot be one.
+        SpecError: it has other letters, or too many.
     """
     if not _NAME.fullmatch(name):
         raise SpecError(
             "a token's name has up to 63 letters, digits, dots, dashes and underscores, not "
             f"{name!r}"
         )
+
+
+def create(store: Store, name: str, scope: Scope) -> str:
+    """Make a token and return it; it cannot be shown again.
+
+    Raises:
+        SpecError: the name is taken, or cannot be one.
+    """
+    check_name(name)
     if any(token.name == name for token in tokens(store)):
         raise SpecError(f"there is a token {name!r} already; revoke it, or take another name")
     token = _PREFIX + secrets.token_urlsafe(32)

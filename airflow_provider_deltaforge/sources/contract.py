@@ -124,7 +124,8 @@ class Source(PluginSettings, PacksPositions):
     """The most connections at a time of one who reads rows of a copy."""
 
     id: str
-    """Names the source in checkpoints and metrics, and seeds its event ids."""
+    """Names the source in checkpoints and metrics, and seeds its event ids. Two pipelines of one
+    state store never have the same."""
     snapshot: SnapshotSettings = SnapshotSettings(mode="never")
     """The initial copy; none if the block is absent."""
 

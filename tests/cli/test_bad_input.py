@@ -240,3 +240,11 @@ def test_numbers_out_of_range_are_refused_by_name(words, named, tmp_path, run):
     assert code == 2
     assert named in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", ["", "two words", "-x", "x" * 64, "größe"])
+def test_a_name_that_no_token_can_have_makes_no_store(name, tmp_path, run):
+    code, words = run("token", "create", "--store", f"sqlite:///{tmp_path}/state.db", "--", name)
+    assert code == 2
+    assert "a token's name has" in words
+    assert not (tmp_path / "state.db").exists()
