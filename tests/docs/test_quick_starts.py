@@ -1,7 +1,10 @@
 """The quick starts of the sinks' pages do what they show, on the servers of the tests."""
 
+import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +66,26 @@ def test_a_quick_start_shows_what_its_page_says(page, tmp_path):
     finally:
         shell.close()
     assert subprocess.run(["grep", "-c", "Traceback", shell.log], check=False).returncode == 1
+
+
+@pytest.mark.spark
+def test_a_query_shows_what_the_page_of_the_dataframe_says(tmp_path):
+    pages = [*quick_start("sinks_http.md"), *quick_start("dataframe.md")]
+    for block in pages:
+        if named := re.match(r"# ([\w.]+)\n", block.text):
+            (tmp_path / named[1]).write_text(block.text)
+    [console] = [block for block in quick_start("dataframe.md") if block.language == "console"]
+    shown = [*shown_lines(console)]
+    assert [line.split()[1] for line, _ in shown] == ["shop.py", "lake.py"] * 2
+    # As in an environment that was activated: Spark's workers are the first Python of the path.
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for line, expected in shown:
+        done = subprocess.run(
+            [sys.executable, line.split()[1]],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, matches(expected, done.stdout)) == (0, True), done.stderr[-2000:]
