@@ -89,10 +89,9 @@ def test_a_writer_that_is_closed_is_not_waited_for(pipeline):
 def test_what_another_sink_has_not_answered_is_not_overtaken_by_the_log_read_again(monkeypatch):
     hangs, let_go = threading.Event(), threading.Event()
 
-    def hang(_):
+    def hang():
         hangs.set()
         assert let_go.wait(PATIENCE_S)
-        return False
 
     def taken_over(_):
         assert hangs.wait(PATIENCE_S)
@@ -104,7 +103,7 @@ def test_what_another_sink_has_not_answered_is_not_overtaken_by_the_log_read_aga
     made.tuning = replace(made.tuning, lease_s=0.3, lease_renewed_s=0.3, lease_least_s=0.0)
     made.begin_at(exact=0, plain=0)
     exact, plain = held(made, "exact"), held(made, "plain")
-    exact.refuses, plain.refuses = taken_over, hang
+    exact.refuses, plain.before_plain = taken_over, hang
 
     assert RunningLane(made).end().why == "window"
     assert plain.values == []
