@@ -15,6 +15,7 @@ atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 
 from tests.airflow.bench import connection, document, store_away  # noqa: E402, F401 - fixtures
 from tests.airflow.clusters import database, state_server  # noqa: E402, F401 - fixtures
+from tests.airflow.copies import published, real  # noqa: E402, F401 - fixtures
 from tests.airflow.page_bench import ask, client, orders, token  # noqa: E402, F401 - fixtures
 from tests.airflow.pods import plane, worker  # noqa: E402, F401 - fixtures
 from tests.control.conftest import backend, dsn, running, store  # noqa: E402, F401 - fixtures

@@ -1,102 +1,37 @@
 """The snapshot operator: asks, waits, survives what dies, and never touches a stream."""
 
 import asyncio
-import json
 import os
 import signal
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
-from airflow_provider_deltaforge.control.launching.local import LocalBackend
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.control.status import status
-from airflow_provider_deltaforge.hooks import deltaforge
-from airflow_provider_deltaforge.operators.snapshot import DeltaForgeSnapshotOperator
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control
-from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
 from airflow_provider_deltaforge.triggers.snapshot import variable
 from tests.airflow.bench import airflow_says, context, deferred, fired, travelled
+from tests.airflow.copies import (
+    REQUEST,
+    ROWS,
+    Kept,
+    completed,
+    settle,
+    snapshot,
+    streaming,
+    with_snapshot,
+)
 from tests.control.bench import DOCUMENT, job_of
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("connection")
-
-ROWS = "script.rows"
-REQUEST = "airflow:d/t/r/-1"
-
-REAL_DRIVER = (
-    "import sys; from airflow_provider_deltaforge.engine.driver import driver, local; "
-    "from airflow_provider_deltaforge.storage.location import StoreLocation; "
-    "run, name, generation, own = sys.argv[1:]; "
-    "task = driver.DriverArguments(name, StoreLocation.from_environment(), int(generation)); "
-    "runner = local.LocalRunner(); "
-    "ended = driver.drive_stream(task, runner) if run == 'stream_job.py' "
-    "else driver.drive_snapshot(task, runner, own=own == 'own'); "
-    "sys.exit(ended.exit_code)"
-)
-
-
-def real_driver(job):
-    """Compose the command line of a real driver, without Spark around it."""
-    own = "requests" if "--requests" in job.arguments else "own"
-    words = [job.script, job.pipeline, str(job.generation), own]
-    return [sys.executable, "-c", REAL_DRIVER, *words]
-
-
-@pytest.fixture
-def real(monkeypatch, tmp_path):
-    backend = LocalBackend(tmp_path / "jobs", compose=real_driver)
-    monkeypatch.setattr(deltaforge.DeltaForgeHook, "backend", lambda *_: backend)
-    yield backend
-    for handle in tmp_path.glob("jobs/*/handle.json"):
-        backend.stop(json.loads(handle.read_text()), 0)
-
-
-@pytest.fixture
-def published(monkeypatch):
-    told = {}
-    for place in ("operators.snapshot", "triggers.snapshot"):
-        monkeypatch.setattr(f"airflow_provider_deltaforge.{place}.publish", told.__setitem__)
-    return told
-
-
-def snapshot(document, **more):
-    more = {"poll_interval": timedelta(seconds=0.1), **more}
-    return DeltaForgeSnapshotOperator(task_id="snapshot", document=document, **more)
-
-
-def streaming(store, dsn, backend):
-    """Start a stream that belongs to somebody else."""
-    pipelines.apply(store, DOCUMENT)
-    started = starting.start(store, job_of(dsn), backend, "the stream's task")
-    wait_until(lambda: status(store, "orders", backend).status == "running")
-    return started
-
-
-def with_snapshot(document, mode="initial"):
-    """Give a document a snapshot of its own."""
-    text = DOCUMENT.replace("rows: 3}", f'rows: 3, snapshot: {{mode: "{mode}"}}}}')
-    Path(document).write_text(text)
-    return document
-
-
-def settle(store, state="done", **details):
-    """Do what the driver does at the end of the first request."""
-    request = Control(store, "orders").read().requests[0]
-    store.transact(SnapshotResults(store, "orders").put(result_of(request, state, **details)))
-
-
-def completed(operator, event, told=None):
-    return operator.execute_complete(told or context(), event)
 
 
 def test_without_a_driver_a_job_makes_the_copy_and_ends(document, store, real, published):
@@ -391,11 +326,6 @@ def test_wrong_arguments_fail_the_task_and_name_the_key(document, told, reason):
         snapshot(document, **told).execute(context())
 
 
-class Kept(dict):
-    def set(self, key, value, **_):
-        self[key] = value
-
-
 def test_a_retry_after_the_copy_was_served_returns_it(document, store, dsn, backend, published):
     streaming(store, dsn, backend)
     kept = Kept()
@@ -427,52 +357,6 @@ def test_a_retry_asks_anew_for_what_it_has_not_got(document, store, dsn, backend
 
     assert Control(store, "orders").read().requests[-1].ticket == kept["snapshot"]["ticket"]
     assert len(Control(store, "orders").read().requests) == 2
-
-
-def test_counts_go_to_the_stores_of_the_task_and_of_its_outlets(
-    document, store, dsn, backend, published
-):
-    from airflow.sdk import Asset
-    from airflow.sdk.execution_time.context import OutletEventAccessors
-
-    asset, events = Asset("orders_copied"), OutletEventAccessors()
-    streaming(store, dsn, backend)
-    operator = snapshot(document, tables=[ROWS], outlets=[asset])
-    stores = {"task_state_store": Kept(), "asset_state_store": {asset: Kept()}}
-    told = {**context(), **stores, "outlet_events": events}
-    trigger = travelled(deferred(lambda: operator.execute(told)))
-    settle(store, tables={ROWS: {"chunks": 1, "rows": 5}})
-    counts = completed(operator, fired(trigger), told)
-
-    assert told["task_state_store"]["snapshot"] == counts
-    assert told["asset_state_store"][asset]["deltaforge_snapshot"] == counts
-    assert (events[asset].extra["rows"], events[asset].extra["tables"]) == (5, {ROWS: 5})
-    assert json.dumps(counts)
-
-
-def test_rows_that_an_earlier_run_copied_did_not_arrive_again(document, store, real, published):
-    from airflow.sdk import Asset
-    from airflow.sdk.execution_time.context import OutletEventAccessors
-
-    asset, kept = Asset("orders_copied"), Kept()
-    operator = snapshot(with_snapshot(document), outlets=[asset])
-
-    def run(act, kept):
-        stores = {"task_state_store": kept, "asset_state_store": {asset: Kept()}}
-        told = {**context(), **stores, "outlet_events": OutletEventAccessors()}
-        act(told)
-        return told["outlet_events"][asset].extra
-
-    event = fired(travelled(deferred(lambda: run(operator.execute, kept))), 120)
-    # The worker died before it could report: the next attempt does.
-    extra = run(operator.execute, kept)
-    assert extra["rows"] == extra["tables"][ROWS] > 0
-    assert run(lambda told: completed(operator, event, told), Kept()) == extra
-
-    for later in (operator, snapshot(document, mode="never", outlets=[asset])):
-        extra = run(later.execute, Kept())
-        assert (extra["rows"], extra["tables"], extra["exact"]) == (0, {}, True)
-        assert extra["pipeline"] == "orders"
 
 
 def test_progress_that_cannot_be_published_is_said_once(

@@ -9,6 +9,8 @@ import pytest
 from airflow_provider_deltaforge.engine.base import crash_points
 from airflow_provider_deltaforge.engine.base.crash_points import HOLD_VARIABLE, CrashPoint
 from airflow_provider_deltaforge.errors import RetryableError
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
+from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 from tests.engine.in_process import InProcess
 from tests.engine.running import RunningLane
 from tests.waiting import wait_until
@@ -58,6 +60,14 @@ def at(made, sink):
 def stood(made, sink):
     progress = made.control.progress()
     return progress.sinks[sink].status if progress is not None else ""
+
+
+def rewind(made, sink, tx, *tables):
+    made.store.transact([Gaps(made.store, made.name).rewind(sink, {"tx": tx}, tables, "a test")])
+
+
+def last(made, sink):
+    return Rewinds(made.store, made.name).all().get(sink)
 
 
 def delivered(made, sink):

@@ -108,8 +108,10 @@ def copied(run, name, **wish):
 
 
 def events(run):
+    """Return what is in the file; a line that is being written has no end yet."""
     path = run.path()
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def applied(run):

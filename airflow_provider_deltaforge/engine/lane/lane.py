@@ -224,9 +224,7 @@ class Lane:
                 continue
             self._retry(lambda: self._tables.stop(stopped, opened.reader))  # noqa: B023 - called here
         # Sent now, what follows could be overtaken by that. The next lane waits until it cannot.
-        _log.warning(
-            "not answered yet: sink %s; the next lane goes on", ", ".join(self._may_arrive)
-        )
+        _log.warning("no answer of sink %s: the next lane goes on", ", ".join(self._may_arrive))
         self._heartbeat.end("window")
         return Outcome(self._heartbeat.why)
 
