@@ -29,6 +29,7 @@ from rich.table import Table
 from benchmarks import postgres_workload, workload
 from benchmarks.peer_systems import DEBEZIUM, System, systems
 from benchmarks.processes import Sampler, wait_until
+from benchmarks.starts import REST_S
 from benchmarks.whole import written_steadily
 from tests.servers import kafka, mysql, postgres
 from tests.servers.process import Server
@@ -332,6 +333,7 @@ class _Bench:
         with written_steadily(source.work, source.server, _START_RATE):
             for _ in range(_STARTS):
                 system.kill()
+                time.sleep(REST_S)
                 before, began = topic.end(), time.monotonic()
                 sampler = Sampler({"driver": system.start(system.steady)})
                 wait_until(lambda: topic.end() > before)  # noqa: B023
