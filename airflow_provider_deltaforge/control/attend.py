@@ -63,8 +63,8 @@ def attend(
                 if stopping():
                     break
                 restart(task.store, task.job, task.backend, task.owner)
-        except RetryableError as error:
-            # The store is away: nothing is known, so nothing is decided.
+        except (RetryableError, OSError) as error:
+            # The store is away, or this machine lacks something: nothing is decided.
             changed(_unknown(task.job, str(error)))
         sleep(_POLL_S)
     return RestartDecision("finished", "left by its supervisor")

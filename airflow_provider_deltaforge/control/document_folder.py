@@ -50,6 +50,7 @@ class DocumentFolder:
         self._missing: dict[Path, int] = {}
         self._documents: dict[Path, Document] = {}
         self._wrong: dict[Path, tuple[_Mark, str]] = {}
+        self._doubled: dict[Path, str] = {}
         self._is_first = True
 
     def look(self) -> Mapping[str, Document]:
@@ -75,11 +76,13 @@ class DocumentFolder:
     @property
     def refused(self) -> Mapping[str, str]:
         """Return why files that are there are not used, as the last look found them."""
-        return {
+        wrong = {
             str(file): self._wrong[file][1]
             for file, mark in self._seen.items()
             if self._wrong.get(file, (None, ""))[0] == mark
         }
+        doubled = {str(file): why for file, why in self._doubled.items() if file in self._seen}
+        return wrong | doubled
 
     def _marks(self) -> dict[Path, _Mark]:
         marks: dict[Path, _Mark] = {}
@@ -115,9 +118,12 @@ class DocumentFolder:
 
     def _by_name(self) -> dict[str, Document]:
         found: dict[str, Document] = {}
+        former_doubled, self._doubled = self._doubled, {}
         for file, document in sorted(self._documents.items()):
             former = found.setdefault(document.name, document)
             if former is not document:
                 reason = f"the pipeline {document.name!r} is already in {former.file}"
-                self._refuse(file, document.mark, reason)
+                self._doubled[file] = reason
+                if former_doubled.get(file) != reason:
+                    self._refused(file, reason)
         return found

@@ -22,7 +22,12 @@ from airflow_provider_deltaforge.control.launching.contract import Backend, Laun
 from airflow_provider_deltaforge.control.pipelines import changed, existing, stop
 from airflow_provider_deltaforge.control.starting import Started
 from airflow_provider_deltaforge.control.status import PipelineStatus
-from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError
+from airflow_provider_deltaforge.errors import (
+    AccessError,
+    DeltaForgeError,
+    RetryableError,
+    SpecError,
+)
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
@@ -132,6 +137,11 @@ class Fleet:
             watch = self._watches.get(name)
             return name in self._starting or (watch is not None and watch.thread.is_alive())
 
+    def is_starting(self, name: str) -> bool:
+        """Return whether a pipeline was claimed, and its driver is tried to be started on."""
+        with self._lock:
+            return name in self._starting
+
     def has_given_up(self, name: str, generation: int) -> bool:
         """Return whether the driver of this generation ended for good, as far as is known here."""
         return self._given_up.get(name) == generation
@@ -219,7 +229,7 @@ class Fleet:
                     started = starting.start(store, job, self._backend, self.owner)
                 finally:
                     store.close()
-            except RetryableError as error:
+            except (RetryableError, AccessError, OSError) as error:
                 _log.warning("%s is not started yet: %s", name, redacted(str(error)))
                 continue
             except DeltaForgeError as error:
@@ -269,10 +279,12 @@ class Fleet:
                 _log.info("%s: %s: %s", job.name, verdict.action, redacted(verdict.reason))
                 if verdict.action == "give_up":
                     self._given_up[job.pipeline] = job.generation
-            except DeltaForgeError as error:  # Deleted, perhaps.
+            except SpecError as error:  # Deleted, perhaps.
                 _log.info("%s is not watched any more: %s", job.name, redacted(str(error)))
             except Exception:  # noqa: BLE001 - its driver goes on, and so do the other pipelines
-                _log.error("%s is not watched any more: %s", job.name, redacted(format_exc()))
+                _log.error("%s is not watched for a moment: %s", job.name, redacted(format_exc()))
+                self._leaving.wait(_AGAIN_S)
+                continue
             finally:
                 store.close()
             return

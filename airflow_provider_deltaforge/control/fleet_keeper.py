@@ -63,6 +63,8 @@ class FleetKeeper:
         self._report = report
         self._reported: dict[str, str] = {}
         self._applied: dict[str, Document] = {}
+        self._unstarted: dict[str, bool] = {}
+        """Applied, and not started yet; True: their documents are back."""
         self._free_since: dict[str, float] = {}
         self._busy: dict[str, threading.Thread] = {}
         self._named: list[str] = []
@@ -126,6 +128,7 @@ class FleetKeeper:
         self._say(name, "its document is gone: stopping it")
         word = "stopped" if self._fleet.remove(store, name) else "kept by somebody else; it goes on"
         del self._applied[name]
+        self._unstarted.pop(name, None)
         self._say(name, word)
 
     def _may_begin(self, store: Store, name: str, document: Document) -> bool:
@@ -135,6 +138,8 @@ class FleetKeeper:
         is_new = document != known
         if record is None:
             return is_new  # Deleted by a person, if its document was applied before.
+        if name in self._unstarted:  # Nobody stopped it since there was no room.
+            is_new |= record.desired != "stopped" or record.owner == REMOVED
         if record.owner == self._fleet.owner:
             is_over = self._fleet.has_given_up(name, record.generation)
             return is_new or (record.desired != "stopped" and not is_over)
@@ -162,7 +167,7 @@ class FleetKeeper:
 
     def _begin(self, store: Store, name: str, document: Document) -> None:
         self._free_since.pop(name, None)
-        is_back = False
+        is_back = self._unstarted.get(name, False)
         if document != self._applied.get(name):
             store_of(document.text, self._location)  # Refuses one that names another store.
             record = pipelines.apply(store, document.text).record
@@ -171,7 +176,14 @@ class FleetKeeper:
             if record.generation and record.desired == "stopped" and not is_back:
                 self._say(name, f"was stopped; `POST /pipelines/{name}/resume` starts it")
                 return
-        started = self._fleet.start(store, name, resume=is_back)
+        self._unstarted[name] = is_back
+        try:
+            started = self._fleet.start(store, name, resume=is_back)
+        except DeltaForgeError:
+            if self._fleet.is_starting(name):
+                del self._unstarted[name]  # The fleet tries on by itself.
+            raise
+        del self._unstarted[name]
         self._say(
             name, "adopted" if started.adopted else f"started, generation {started.generation}"
         )

@@ -221,8 +221,10 @@ def delete(store: Store, name: str, backend: Backend, grace_s: float = STOP_GRAC
         RetryableError: its driver runs where this process cannot end it, and did not end by
             itself; the pipeline is stopped then.
     """
-    stop(store, name, backend, grace_s)
-    existing(store, name).delete()
+    control = Control(store, name)
+    if control.read() is not None or control.document() is None:
+        stop(store, name, backend, grace_s)
+    control.delete()  # Also what is left of one whose first `apply` was killed.
 
 
 def existing(store: Store, name: str) -> Control:

@@ -28,6 +28,7 @@ from airflow_provider_deltaforge.storage.records.rewinds import Rewinds
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 _AGO = re.compile(r"((?:\d+\s*[a-z]+\s*)+)ago", re.IGNORECASE)
+_DIGITS = 15
 _PART = re.compile(r"(\d+)\s*([a-z]+)\s*", re.IGNORECASE)
 _SECONDS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
@@ -234,7 +235,8 @@ def time_in(text: str) -> int | None:
         unknown = [unit for _, unit in parts if unit.lower() not in _SECONDS]
         if unknown:
             raise SpecError(f"to: {unknown[0]!r} is no unit of time; write s, m, h, d or w")
-        seconds = sum(int(count) * _SECONDS[unit.lower()] for count, unit in parts)
+        # Of more digits any number lies before 1970, and no clock can be asked for it.
+        seconds = sum(int(count[:_DIGITS]) * _SECONDS[unit.lower()] for count, unit in parts)
         return _checked(text, time.time() - seconds)
     if not _TIME.fullmatch(text):
         return None

@@ -130,24 +130,27 @@ def status(store: Store, name: str, backend: Backend | None = None) -> PipelineS
     Raises:
         SpecError: there is no such pipeline.
     """
+    existing(store, name)
     _listen_to_doubtful(store, [name], backend)
-    return _status(store, name, backend)
+    deleted = PipelineStatus(
+        name=name, status="stopped", desired="stopped", generation=0, reason="deleted"
+    )
+    return _status(store, name, backend) or deleted
 
 
 def statuses(store: Store, backend: Backend | None = None) -> list[PipelineStatus]:
-    """Return every pipeline of the store, by name."""
+    """Return every pipeline of the store, by name, but for those that are just made or deleted."""
     pipelines = Control.list_pipelines(store)
     _listen_to_doubtful(store, pipelines, backend)
-    return [_status(store, name, backend) for name in pipelines]
+    found = (_status(store, name, backend) for name in pipelines)
+    return [present for present in found if present is not None]
 
 
-def _status(store: Store, name: str, backend: Backend | None) -> PipelineStatus:
-    control = existing(store, name)
+def _status(store: Store, name: str, backend: Backend | None) -> PipelineStatus | None:
+    control = Control(store, name)
     record = control.read()
-    if record is None:  # Deleted between the two reads.
-        return PipelineStatus(
-            name=name, status="stopped", desired="stopped", generation=0, reason="deleted"
-        )
+    if record is None:
+        return None
     progress, heard = control.listen()
     job = job_status(record, backend)
     waited_s = _waited_s(control, record)

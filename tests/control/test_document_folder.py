@@ -81,3 +81,10 @@ def test_of_two_files_with_one_pipeline_the_first_counts(folder, tmp_path, refus
     [(name, reason)] = refused
     assert name == "twice.yaml"
     assert "already in" in reason
+    (tmp_path / "orders.yaml").unlink()
+    for _ in range(2):
+        folder.look()
+    assert {name: found.file.name for name, found in folder.look().items()} == {
+        "orders": "twice.yaml"
+    }
+    assert folder.refused == {}

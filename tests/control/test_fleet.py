@@ -1,5 +1,8 @@
 """Many pipelines kept by one process: what it does when a start, a driver or it itself fails."""
 
+import errno
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -30,6 +33,26 @@ class _Full:
             self.refusals -= 1
             raise RetryableError("no room for a driver")
         return self._backend.submit(job)
+
+
+class _Lacking:
+    """A backend that once has no file descriptor left: at its second call of a kind."""
+
+    def __init__(self, backend, call):
+        self._backend, self._call, self.calls = backend, call, 0
+
+    def __getattr__(self, name):
+        real = getattr(self._backend, name)
+        if name != self._call:
+            return real
+
+        def call(*args):
+            self.calls += 1
+            if self.calls == 2:
+                raise OSError(errno.EMFILE, "too many open files")
+            return real(*args)
+
+        return call
 
 
 class _RefusedOnce:
@@ -97,6 +120,19 @@ def test_a_driver_is_watched_although_the_store_could_not_be_opened_for_a_moment
     kept.start(store, "orders")
     wait_until(lambda: kept.given_up() == ["orders"])
     assert location.refused
+
+
+@pytest.mark.parametrize("call", ["status", "submit"])
+def test_a_machine_that_lacks_something_for_a_moment_ends_no_supervision(
+    fleet, store, backend, call
+):
+    lacking = _Lacking(backend, call)
+    fleet(lacking).start(store, "orders")
+    wait_until(lambda: status(store, "orders", backend).status == "running")
+    wait_until(lambda: call == "submit" or lacking.calls > 2)
+    os.killpg(Control(store, "orders").read().handle["pid"], signal.SIGKILL)
+    wait_until(lambda: status(store, "orders", backend).restarts == 1)
+    wait_until(lambda: status(store, "orders", backend).status == "running")
 
 
 def test_of_two_fleets_the_one_that_came_last_keeps_the_pipeline(fleet, store, backend):

@@ -194,6 +194,22 @@ def test_without_room_a_pipeline_waits_and_starts_when_there_is(keeper, store):
     kept.until(lambda: kept.driven == [("orders", 1)])
 
 
+def test_a_document_that_is_back_without_room_starts_when_there_is(keeper, store, folder):
+    kept = keeper()
+    kept.until(lambda: kept.driven)
+    file, text = folder / "orders.yaml", (folder / "orders.yaml").read_text()
+    file.unlink()
+    kept.until(lambda: Control(store, "orders").read().desired == "stopped" and kept.ended)
+    kept.room.clear()
+    file.write_text(text)
+    kept.until(lambda: ("orders", "no room") in kept.said)
+    for _ in range(3):
+        kept.keeper.tick()
+        wait_until(lambda: "orders" in kept.keeper.contents.troubles)
+    kept.room.set()
+    kept.until(lambda: kept.driven[1:] == [("orders", 2)])
+
+
 def test_supervisors_of_processes_do_not_take_a_fleets_pipeline(keeper, store, dsn, backend):
     kept = keeper()
     kept.until(lambda: kept.driven)

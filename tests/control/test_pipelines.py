@@ -6,9 +6,10 @@ import pytest
 from airflow_provider_deltaforge.control import pipelines, snapshots, starting
 from airflow_provider_deltaforge.control.attend import Attendance, attend
 from airflow_provider_deltaforge.control.launching.contract import JobState, JobStatus
-from airflow_provider_deltaforge.control.status import judge_status, status
+from airflow_provider_deltaforge.control.status import judge_status, status, statuses
 from airflow_provider_deltaforge.control.supervise import RestartBudget
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.control import Control, ControlRecord
 from airflow_provider_deltaforge.storage.records.heartbeats import LastHeard
@@ -145,6 +146,18 @@ def test_a_stopped_pipeline_is_not_paused_or_resumed(applied):
 def test_an_unknown_pipeline_is_named_with_the_known_ones(applied):
     with pytest.raises(SpecError, match=r"no pipeline 'ordres'.*known: orders"):
         pipelines.pause(applied, "ordres")
+
+
+def test_what_a_killed_first_apply_leaves_hides_no_other_pipeline_and_can_be_deleted(
+    applied, backend
+):
+    applied.put(names.DOCUMENTS, "half", DOCUMENT.replace("orders", "half").encode())
+
+    assert [present.name for present in statuses(applied)] == ["orders"]
+    pipelines.delete(applied, "half", backend)
+    assert Control.list_pipelines(applied) == ["orders"]
+    with pytest.raises(SpecError, match="no pipeline 'half'"):
+        pipelines.delete(applied, "half", backend)
 
 
 def test_only_the_owner_stops_the_stream(applied, dsn, backend):

@@ -304,6 +304,21 @@ def test_delete_killed_between_any_two_writes_leaves_no_half_of_a_pipeline(contr
     Control(store, "invoices").apply("two", "h", "shop")
 
 
+def test_a_pipeline_that_is_applied_during_its_delete_is_whole(control, store, monkeypatch):
+    control.apply("one", "h", "shop")
+    purge = DeadLetterRecords.purge
+
+    def applied_meanwhile(letters):
+        Control(store, "orders").apply("two", "h2", "shop")
+        return purge(letters)
+
+    monkeypatch.setattr(DeadLetterRecords, "purge", applied_meanwhile)
+    control.delete()
+    assert (control.document(), control.read().spec_hash) == ("two", "h2")
+    with pytest.raises(SpecError, match="belongs to pipeline 'orders'"):
+        Control(store, "invoices").apply("three", "h", "shop")
+
+
 def test_a_driver_that_starts_during_a_delete_keeps_its_positions(control, store, monkeypatch):
     control.apply("one", "h", "shop")
     store.transact([Checkpoints(store, "orders", "shop").put("kafka", {"pos": 1})])

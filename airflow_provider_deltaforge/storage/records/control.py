@@ -360,11 +360,13 @@ class Control:
         single = [Delete(name, self.pipeline) for name in whole]
         self.store.transact([*owned, *single, begins_anew(self.pipeline)], fence)
         DeadLetterRecords(self.store, self.pipeline).purge()
+        while (slot := self.store.slot(names.CONTROL, self.pipeline)) is not None and slot.state:
+            if self.document() is not None:
+                return  # It was applied again meanwhile.
+            if self.store.swap(names.CONTROL, self.pipeline, slot.version, b"") is not None:
+                break
         if record is not None:
-            self._release(record.source_id)
-        slot = self.store.slot(names.CONTROL, self.pipeline)
-        if slot is not None:
-            self.store.swap(names.CONTROL, self.pipeline, slot.version, b"")
+            self._release(record.source_id)  # An `apply` that is under way makes sure of its claim.
 
     def _record(self, text: bytes) -> ControlRecord:
         return ControlRecord.from_stored(text, f"the control record of {self.pipeline!r}")
