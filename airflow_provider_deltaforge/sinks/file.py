@@ -327,6 +327,9 @@ class FileWriter:
         self._files: OrderedDict[str, LineFile] = OrderedDict()
         self._open_files_max = open_files_max
         self._claim: WriterClaim | None = None
+        self._batch: Messages | None = None
+        self._done: dict[int, list[Rejection]] = {}
+        """What each file refused that has the rest of the batch, by its code there."""
 
     def fence(self, claim: WriterClaim) -> None:
         """Outlive former writers, and write within a lease; see ``FencedWriter``."""
@@ -337,18 +340,21 @@ class FileWriter:
         """Append in order and wait for the disk; see ``SinkWriter``."""
         if not len(messages):
             return []
-        rejections: list[Rejection] = []
+        if self._batch is None or not self._batch.same_as(messages):
+            self._batch, self._done = messages, {}
         codes = np.asarray(messages.topics.indices)
         names = messages.topics.dictionary.to_pylist()
-        for code in np.unique(codes):
+        for code in np.unique(codes).tolist():
+            if code in self._done:
+                continue  # In an attempt before, which another file stopped.
             rows = np.flatnonzero(codes == code)
             part = messages if len(rows) == len(messages) else _part(messages, rows)
             reason = self._append(names[code], part)
-            if reason:
-                text = f"{self._where}: {reason}"
-                rejections += [
-                    Rejection(row, "routing", text) for row in part.event_rows.to_pylist()
-                ]
+            refused = part.event_rows.to_pylist() if reason else []
+            text = f"{self._where}: {reason}"
+            self._done[code] = [Rejection(row, "routing", text) for row in refused]
+        rejections = [rejection for each in self._done.values() for rejection in each]
+        self._batch, self._done = None, {}
         return rejections
 
     def close(self) -> None:

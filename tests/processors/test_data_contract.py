@@ -237,6 +237,12 @@ class TestSchema:
         done = contract(schema=self.SCHEMA).process(rows)
         assert [one.event_row for one in done.rejections] == [1]
 
+    @pytest.mark.parametrize("value", [b'{"_unchanged": true}', b'{"_unchanged":1}'])
+    def test_a_value_of_the_source_is_judged_although_it_looks_like_the_mark(self, value):
+        rows = change_rows([change(after=b'{"id":1,"lines":%b}' % value)])
+        done = contract(schema=self.SCHEMA).process(rows)
+        assert len(done.rejections) == 1
+
     @pytest.mark.parametrize(
         ("schema", "broken"),
         [

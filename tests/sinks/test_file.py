@@ -174,6 +174,23 @@ def test_two_drivers_do_not_write_one_file(path, writer):
     assert path.read_bytes().count(b"\n") == 3
 
 
+def test_a_file_that_blocks_lets_no_other_grow(path, writer):
+    second = path.with_name("second.jsonl")
+    batch = messages([(str(path), None, value(1)), (str(second), None, value(2))])
+    other = process(second)
+    assert other.stdout.readline() == b"written\n"
+    for _ in range(3):
+        with pytest.raises(RetryableError, match="another driver writes this file"):
+            writer.write(batch)
+    assert path.read_bytes() == value(1) + b"\n"
+    other.communicate()
+    assert list(writer.write(batch)) == []
+    assert path.read_bytes() == value(1) + b"\n"
+    assert second.read_bytes().splitlines()[-1] == value(2)
+    writer.write(batch)  # Another delivery of the same messages is written.
+    assert path.read_bytes().count(b"\n") == 2
+
+
 def test_writers_of_one_job_share_a_file_line_by_line(path):
     hands = [process(path, number, 20, DELTAFORGE_JOB="df-p-g1") for number in range(3)]
     assert [hand.stdout.readline() for hand in hands] == [b"written\n"] * 3  # All still open.

@@ -234,8 +234,14 @@ def test_a_transaction_lasts_as_long_as_its_messages_may():
     long = sink({"delivery.timeout.ms": 300_000}, exactly_once=True)
     own = sink({"transaction.timeout.ms": 90_000}, exactly_once=True)
 
+    patient = sink(exactly_once=True, send_timeout_secs=300)
+    mixed = sink({"transaction.timeout.ms": 90_000}, exactly_once=True, send_timeout_secs=300)
+
     assert producer_settings(long)["transaction.timeout.ms"] == 300_000
     assert producer_settings(own)["transaction.timeout.ms"] == 90_000
+    for settings, longest_ms in ((patient, 300_000), (mixed, 30_000)):
+        assert producer_settings(settings)["message.timeout.ms"] == longest_ms
+    assert producer_settings(patient)["transaction.timeout.ms"] == 300_000
 
 
 @pytest.mark.parametrize(

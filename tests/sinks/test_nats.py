@@ -275,6 +275,19 @@ class TestOrder:
 
         assert reader.values(url, name) == [value(2), value(1), value(2)]
 
+    def test_nor_does_one_behind_messages_that_wait_for_all_keys(
+        self, url, name, place, open_writer
+    ):
+        """Of three, the first has left the window; the last has no key, as a truncate has none."""
+        batch = messages([(place, key, value(n)) for n, key in enumerate((b"a", b"b", None))])
+        for index in (1, 2):
+            marked = {"Nats-Msg-Id": id_of(batch.slice(index, 1))}
+            reader.publish(url, place, value(index), marked)
+
+        open_writer().write(batch)
+
+        assert reader.values(url, name) == [value(1), value(2), value(0), value(2)]
+
 
 def held_back(url, name, open_writer, rows, **settings):
     """Expect that nothing is stored while the first change is too large for the stream."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 import uuid
 
 import pytest
@@ -133,6 +134,19 @@ def test_a_stream_that_acknowledges_nothing_is_one_more_subscriber(url, name, op
         assert list(writer.write(rows(place, [n]))) == []
 
     wait_until(lambda: reader.values(url, name) == [value(0), value(1)])
+
+
+def test_nobody_is_waited_for_anew_after_something_else(url, name, open_writer):
+    writer = open_writer(subject="${source.table}", send_timeout_secs=1)
+    stored, silent = f"{name}.orders", f"silent-{name}"
+    with pytest.raises(RetryableError, match="nobody listens"):
+        writer.write(messages([(stored, b"k", value(1))]))
+    since = time.monotonic()
+    reader.add_stream(url, name, stored)
+    wait_until(lambda: list(writer.write(messages([(stored, b"k", value(2))]))) == [])
+    wait_until(lambda: time.monotonic() > since + 1.5)
+    with pytest.raises(RetryableError, match="nobody listens"):
+        writer.write(messages([(silent, b"k", value(3))]))
 
 
 def test_it_fails_when_nobody_listens(open_writer):

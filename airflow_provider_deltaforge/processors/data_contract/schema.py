@@ -5,10 +5,13 @@ from copy import deepcopy
 from typing import Any
 from urllib.parse import unquote
 
+import orjson
+
+from airflow_provider_deltaforge.columns.marks import UNCHANGED
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.processors.json_objects import DepthError, parsed
 
-_UNCHANGED = {"_unchanged": True}
+_MARK = {"_unchanged": True}
 _UNCHECKED = "schema (cannot be checked)"
 _IN_PLACE = ("not", "if", "then", "else")
 _LISTS_IN_PLACE = ("allOf", "anyOf", "oneOf")
@@ -63,7 +66,12 @@ class RowSchema:
             return "schema (no JSON)"
         unknown: frozenset[str] = frozenset()
         if isinstance(row, dict):
-            unknown = frozenset(name for name, value in row.items() if value == _UNCHANGED)
+            unknown = frozenset(
+                name
+                for name, value in row.items()
+                # A value of the source may be equal, and is never written with the same bytes.
+                if value == _MARK and orjson.dumps(name) + b":" + UNCHANGED in image
+            )
             row = {name: value for name, value in row.items() if name not in unknown}
         try:
             self._validator(unknown)(row)

@@ -101,20 +101,26 @@ def _of_transactions(sink: KafkaSink, pipeline: str, own: Mapping[str, Any]) -> 
     A message may expire here: its transaction is aborted, so that no later one overtakes it. It
     must do so before the transaction itself does, or librdkafka refuses the settings.
     """
-    message_ms = own.get("message.timeout.ms", _MESSAGE_MS)
+    longest_ms = _MESSAGE_MS
+    if "transaction.timeout.ms" not in own:  # Else that bounds how long a message may take.
+        longest_ms = max(longest_ms, sink.send_timeout_secs * 1000)
+    message_ms = own.get("message.timeout.ms", longest_ms)
     transaction_ms = _TRANSACTION_MS
     if str(message_ms).isdigit() and int(message_ms) > transaction_ms:
         transaction_ms = int(message_ms)
         if "transaction.timeout.ms" not in own:
+            is_own = "message.timeout.ms" in own
             log.info(
-                "kafka sink raises transaction.timeout.ms to client_conf.%s",
-                _as_written(sink, "message.timeout.ms"),
+                "kafka sink raises transaction.timeout.ms to %s",
+                f"client_conf.{_as_written(sink, 'message.timeout.ms')}"
+                if is_own
+                else "send_timeout_secs",
                 extra={"sink": sink.id, "transaction_timeout_ms": transaction_ms},
             )
     return {
         "transactional.id": f"{TRANSACTIONAL}{pipeline}/{sink.id}",
         "transaction.timeout.ms": transaction_ms,
-        "message.timeout.ms": _MESSAGE_MS,
+        "message.timeout.ms": longest_ms,
         "request.timeout.ms": 15_000,
     }
 

@@ -49,6 +49,8 @@ class NatsBatch:
         seqs: Where each message was stored, with all that it follows.
         refused: Messages that cannot be delivered, by index.
         again: Messages to be sent once more under another id.
+        is_mixed: Some have no key, or nothing that says what they are ordered by.
+        stored: By stream, where each message of a mixed batch was stored.
     """
 
     messages: Messages
@@ -58,11 +60,13 @@ class NatsBatch:
     seqs: dict[int, tuple[str, int]] = field(default_factory=dict)
     refused: dict[int, Rejection] = field(default_factory=dict)
     again: list[int] = field(default_factory=list)
+    is_mixed: bool = field(init=False)
+    stored: "dict[str, np.typing.NDArray[np.int64]]" = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find out what each message has to wait for."""
         self.settled = bytearray(len(self.messages))
-        self.follows = _predecessors(self.messages)
+        self.follows, self.is_mixed = _predecessors(self.messages)
 
     @property
     def done(self) -> bool:
@@ -81,6 +85,27 @@ class NatsBatch:
         while self.low < len(self.settled) and self.settled[self.low]:
             self.low += 1
 
+    def store(self, index: int, stream: str, seq: int, after: int) -> None:
+        """Take note where a message is stored, and behind what."""
+        self.seqs[index] = (stream, max(seq, after))
+        if self.is_mixed:
+            if stream not in self.stored:
+                self.stored[stream] = np.zeros(len(self.messages), np.int64)
+            self.stored[stream][index] = seq
+        self.settle(index)
+
+    def last_before(self, stream: str, index: int) -> int:
+        """Return the last sequence of what a message has to lie behind in a stream; 0: nothing.
+
+        Its predecessor says it of its own key alone; of others that count everything up to it.
+        """
+        follows = int(self.follows[index])
+        if self.is_mixed:
+            stored = self.stored.get(stream)
+            return 0 if stored is None or follows < 0 else int(stored[: follows + 1].max())
+        prior = self.seqs.get(follows)
+        return prior[1] if prior is not None and prior[0] == stream else 0
+
     def begin_again(self) -> None:
         """Send what is not settled once more, on another connection."""
         self.next = self.low
@@ -91,8 +116,11 @@ class NatsBatch:
         return [rejection for _, rejection in sorted(self.refused.items())]
 
 
-def _predecessors(messages: Messages) -> "np.typing.NDArray[np.int64]":
-    """Return for each message the last one that it has to wait for, or -1."""
+def _predecessors(messages: Messages) -> "tuple[np.typing.NDArray[np.int64], bool]":
+    """Return for each message the last one that it has to wait for, or -1.
+
+    Also whether some wait for messages of other keys.
+    """
     count = len(messages)
     found = np.full(count, -1, np.int64)
     codes = messages.groups().fill_null(-1).to_numpy(zero_copy_only=False)
@@ -103,7 +131,8 @@ def _predecessors(messages: Messages) -> "np.typing.NDArray[np.int64]":
     keyless = np.asarray(messages.keys.is_null()) & ~alone
     found[keyless] = _last(places, ~keyless)[keyless]
     found = np.maximum(found, np.where(keyless, -1, _last(places, keyless)))
-    return np.maximum(found, np.where(alone, places - 1, _last(places, alone)))
+    found = np.maximum(found, np.where(alone, places - 1, _last(places, alone)))
+    return found, bool(keyless.any() or alone.any())
 
 
 def _last(
@@ -178,6 +207,7 @@ class NatsWriter:
             raise
 
     async def _write(self, messages: Messages) -> Sequence[Rejection]:
+        self._memory.unheard_before_s, self._memory.unheard_s = self._memory.unheard_s, None
         streams = await self._connection.up()
         if self._delivery is None or not self._delivery.batch.messages.same_as(messages):
             self._delivery = BatchDelivery(self._sink, messages, self._memory)
@@ -198,7 +228,9 @@ class WriterState:
     Attributes:
         numbers: How many numbers were given to messages.
         highest: The last sequence of earlier batches, by stream.
-        unheard_s: Since when nobody listens, without a stream.
+        unheard_s: Since when nobody listens, without a stream; None unless the last attempt ended
+            with that.
+        unheard_before_s: The same, of the attempt before.
         warned: Names of headers that were left out.
         hold: Asked before each message; raises where another driver may write.
     """
@@ -207,6 +239,7 @@ class WriterState:
         self.numbers = 0
         self.highest: dict[str, int] = {}
         self.unheard_s: float | None = None
+        self.unheard_before_s: float | None = None
         self.warned: set[str] = set()
         self.hold: Callable[[], None] = lambda: None
 
@@ -330,14 +363,11 @@ class BatchDelivery:
             # duplicate window: a reader's last word would be the older one.
             self.batch.again.append(index)
         else:
-            self.batch.seqs[index] = (stream, max(seq, after))
-            self.batch.settle(index)
+            self.batch.store(index, stream, seq, after)
 
     def _stored_before(self, stream: str, index: int) -> int:
         """Return the last sequence that this message must lie behind."""
-        prior = self.batch.seqs.get(int(self.batch.follows[index]))
-        own = prior[1] if prior is not None and prior[0] == stream else 0
-        return max(own, self._memory.highest.get(stream, 0))
+        return max(self.batch.last_before(stream, index), self._memory.highest.get(stream, 0))
 
     def _refuse(self, index: int, unfit: UnfitMessage) -> None:
         self.batch.refused[index] = self._outgoing.rejection(index, unfit)
@@ -350,7 +380,7 @@ class BatchDelivery:
         """Take what the server has read for delivered, unless nobody listened."""
         if self._unheard:
             self._nobody_listens(self._unheard[0])
-        self._memory.unheard_s = None
+        self._memory.unheard_s = self._memory.unheard_before_s = None
         for index in self._direct:
             self.batch.settle(index)
         self.under_way -= len(self._direct)
@@ -358,7 +388,7 @@ class BatchDelivery:
 
     def _nobody_listens(self, index: int) -> None:
         now = time.monotonic()
-        since = self._memory.unheard_s = self._memory.unheard_s or now
+        since = self._memory.unheard_s = self._memory.unheard_before_s or now
         patience_s = self._sink.send_timeout_secs
         error = FatalError if now - since >= patience_s else RetryableError
         raise error(

@@ -1,5 +1,6 @@
 """Tables: their columns and keys, from the catalog or from the statement that made them."""
 
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ DB = "main"
 
 _SYSTEM = ("sqlite_", "libsql_", "_df_", "_litestream", "_turso", "__turso")
 ROWID_NAMES = ("rowid", "_rowid_", "oid")
+_NO_WORDS = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]""", re.DOTALL
+)
+"""Comments, texts and quoted names of SQL."""
 
 
 @dataclass(frozen=True)
@@ -153,4 +158,5 @@ def table_of(name: str, sql: str) -> TursoTable:
 def _extra(row: tuple[object, ...], sql: str) -> str | None:
     if row[6] in (2, 3):
         return "generated"
-    return "autoincrement" if row[5] and "AUTOINCREMENT" in sql.upper() else None
+    words = _NO_WORDS.sub(" ", sql).upper().split()
+    return "autoincrement" if row[5] and any("AUTOINCREMENT" in word for word in words) else None

@@ -31,6 +31,25 @@ def test_a_name_on_the_way_is_no_name(statement, copies, renamed):
     assert {old[1]: new[1] for old, new in found.renamed.items()} == renamed
 
 
+@pytest.mark.parametrize(
+    ("statement", "copies", "lost"),
+    [
+        ("ALTER TABLE a IMPORT PARTITION p0, p1 TABLESPACE", ["a"], []),
+        ("ALTER TABLE a IMPORT PARTITION ALL TABLESPACE", ["a"], []),
+        ("ALTER TABLE a IMPORT TABLESPACE", ["a"], []),
+        ("ALTER TABLE a DISCARD PARTITION p0, p1 TABLESPACE", [], ["a"]),
+        ("ALTER TABLE a DISCARD TABLESPACE", [], ["a"]),
+        ("ALTER IGNORE TABLE a ADD UNIQUE (x)", [], ["a"]),
+        ("ALTER IGNORE TABLE a ADD COLUMN y int", [], []),
+    ],
+)
+def test_rows_that_come_and_go_without_an_event_are_named(statement, copies, lost):
+    understood = statements.understand(statement, mariadb="IGNORE" in statement)
+    found = unlogged_rows(understood, "shop", lambda db, _: db == "shop")
+    assert [name for _, name in found.copies] == copies
+    assert [name for _, name in found.lost] == lost
+
+
 def test_a_swap_through_a_third_name_copies_both_tables_and_no_other(mysql_server, caplog):
     name = "swapping"
     sql.execute(

@@ -169,6 +169,22 @@ def test_create_table_select_is_a_change_and_its_rows(server: Server) -> None:
     assert found[-1]["tx_id"] != found[-2]["tx_id"]
 
 
+def test_create_table_select_of_many_rows_is_one_change(server: Server) -> None:
+    name = "b_create_large"
+    fresh(server, name)
+    sql.execute(server, "CREATE TABLE a (id int primary key)", database=name)
+    source = source_of(server, name)
+    sql.execute(
+        server, f"INSERT INTO a VALUES {','.join(f'({n})' for n in range(40))}", database=name
+    )
+    start = source.head()
+    large = "SELECT id, REPEAT('x', 500000) AS v FROM a"
+    sql.execute(server, f"CREATE TABLE b (id int primary key, v longtext) {large}", database=name)
+    found = rows(source, start)
+    assert [row["op"] for row in found] == ["ddl", *["c"] * 40]
+    assert len({row["event_id"] for row in found}) == 41
+
+
 def test_xa_transactions_that_cannot_be_undone_any_more_are_read(server: Server) -> None:
     fresh(server, "b_xa")
     tables = ("CREATE TABLE t (id int primary key)", "CREATE TABLE other (id int primary key)")

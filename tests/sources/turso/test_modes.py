@@ -279,6 +279,18 @@ class TestPolling:
 
         assert [told(event)[3]["id"] for event in events_of(reader)] == [10]
 
+    def test_a_word_in_a_comment_is_no_setting_of_the_table(self, writer, opened):
+        writer.run(
+            "CREATE TABLE logs (id INTEGER PRIMARY KEY, -- no AUTOINCREMENT\n"
+            "word TEXT DEFAULT 'AUTOINCREMENT')"
+        )
+        reader = opened(cdc_mode="polling", tables=["logs"])
+        writer.run("INSERT INTO logs VALUES (1, 'a'), (2, 'b')")
+        assert [told(event)[3]["id"] for event in events_of(reader)] == [1, 2]
+        writer.run("DELETE FROM logs WHERE id = 2")
+        writer.run("INSERT INTO logs VALUES (3, 'c')")
+        assert [told(event)[3]["id"] for event in events_of(reader)] == [3]
+
     def test_rows_with_one_tracking_value_stay_together(self, path, sqlite_writer, opened):
         settings = {"cdc_mode": "polling", "tracking_column": "price", "batch_size": 2}
         begin = source(path, **settings).head()

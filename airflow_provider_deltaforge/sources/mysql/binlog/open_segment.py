@@ -423,9 +423,11 @@ class OpenSegment:
     def _kept_events(self, first_kept: int) -> Any:
         """Return the events that a part's successor begins with: its start, and table maps."""
         begin = int(self.scanned.state[f.TX_EVENT])
-        head = [begin]
-        if begin + 1 < first_kept and self.events.kind(begin + 1) == f.QUERY:
-            head.append(begin + 1)
+        head, second, mariadb = [begin], begin + 1, self.info.mariadb
+        is_query = second < first_kept and self.events.kind(second) == f.QUERY
+        # MariaDB's first event is BEGIN as well; behind it, CREATE TABLE … SELECT is made once.
+        if is_query and (not mariadb or b"SAVEPOINT" in self.events.event(second).upper()):
+            head.append(second)
         maps = self.scanned.maps[: int(self.scanned.state[f.MAPS_COUNT])]
         last = {
             int(entry[f.MAP_TABLE]): int(entry[f.MAP_EVENT])

@@ -286,6 +286,8 @@ def _alter(words: _StatementTokens, noise: set[str]) -> list[Act]:
                 acts.append(Act(RENAME, name, new))
         else:
             acts += _unlogged(name, clause, upper)
+            if "IGNORE" in noise and {"UNIQUE", "PRIMARY"} & {*upper}:
+                acts.append(Act(INDEX, name, loses=True))  # MariaDB: all but one row of each key.
     return acts
 
 
@@ -303,7 +305,8 @@ def _unlogged(name: Name, clause: list[Token], upper: list[str]) -> list[Act]:
         return [Act(DROP, other), Act(INDEX, name, gains=True)]
     if upper[1:2] == ["PARTITION"] and upper[0] in _PARTITION_LOSES:
         return [Act(INDEX, name, loses=True)]
-    if upper[-1:] == ["TABLESPACE"] and upper[0] in ("DISCARD", "IMPORT"):
+    # Names of partitions may follow, behind commas that end this clause.
+    if upper[1:2] in (["TABLESPACE"], ["PARTITION"]) and upper[0] in ("DISCARD", "IMPORT"):
         return [Act(INDEX, name, gains=upper[0] == "IMPORT", loses=upper[0] == "DISCARD")]
     return []
 
