@@ -167,6 +167,31 @@ def test_a_table_swapped_in_from_nowhere_is_described_at_once(server):
     assert [column.name for column in schema.columns] == ["id", "b", "a", "c"]
 
 
+@pytest.mark.parametrize("dropped", ["with its database", "before the reader began"])
+def test_a_table_that_is_made_again_is_not_the_one_that_was_registered(server, dropped):
+    source, before = source_of(server, NAME), described(server)
+    start = source.head()
+    if dropped == "with its database":
+        sql.execute(server, f"DROP DATABASE {NAME}", f"CREATE DATABASE {NAME}")
+    else:
+        sql.execute(server, f"DROP TABLE {NAME}.t")
+        start = source.head()
+    made = "id int PRIMARY KEY, b int, a int, c varchar(9) CHARACTER SET latin1"
+    sql.execute(server, f"CREATE TABLE IF NOT EXISTS {NAME}.t ({made})")
+    insert(server, 1, 10, 20, "'x'")
+    assert read(source, start, Remembered(before)) == [{"id": 1, "b": 10, "a": 20, "c": "x"}]
+
+
+def test_a_table_that_was_there_stays_as_it_is(server):
+    source, before = source_of(server, NAME), described(server)
+    start = source.head()
+    sql.execute(server, f"CREATE TABLE IF NOT EXISTS {NAME}.t (id int PRIMARY KEY, b int)")
+    insert(server, 1, 10, 20, "'x'")
+    sql.execute(server, f"ALTER TABLE {NAME}.t ADD COLUMN d int")
+    expected = [{"id": 1, "a": 10, "b": 20, "c": "x"}]
+    assert read(source, start, Remembered(before)) == expected
+
+
 def test_a_statement_that_is_not_understood_asks_the_catalog_at_the_head_only(server):
     source, before = source_of(server, NAME), described(server)
     start = source.head()

@@ -7,7 +7,7 @@ must fit the log's own column count and types. Otherwise the table is not decode
 """
 
 from collections.abc import Callable, Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ from airflow_provider_deltaforge.sources.mysql.ddl.logged_statements import Stat
 from airflow_provider_deltaforge.sources.mysql.ddl.pending_ddl import DdlLookahead
 from airflow_provider_deltaforge.sources.mysql.ddl.schema_evolution import evolve
 from airflow_provider_deltaforge.sources.mysql.ddl.statements import (
+    CREATE,
     DDL,
     DROP,
     RENAME,
@@ -68,6 +69,7 @@ class _EvolvedSchemas:
         moved: tables that a statement changed, without a row since.
         outdated: what was registered for a table when a statement changed it.
         last_sql: the last statement about a table.
+        met: tables of which a row or a statement came since the reader began.
         statements: how many came since the last ``settle``.
     """
 
@@ -76,6 +78,7 @@ class _EvolvedSchemas:
         self.moved: set[Key] = set()
         self.outdated: dict[Key, TableSchema | None] = {}
         self.last_sql: dict[Key, str] = {}
+        self.met: set[Key] = set()
         self.statements = 0
         self._settled: tuple[dict[Key, TableSchema | None], set[Key]] = ({}, set())
 
@@ -263,6 +266,12 @@ class CatalogView:
         evolved = evolve(statement, db, self._known, mariadb=mariadb)
         after = {k: s and sized(s, mariadb=mariadb) for k, s in evolved.items()}
         gone = _gone(statement, db)
+        for key in _kept(statement, db) - self._evolved.met:
+            if self.captures(*key) and not self._live.log_says_all():
+                # Dropped before this reader began, it is another than the one that was registered.
+                with suppress(TableError):
+                    after[key] = self._proven(key)
+        self._evolved.met.update(after)
         for key, schema in after.items():
             if not self.captures(*key):
                 continue
@@ -301,6 +310,7 @@ class CatalogView:
         else:
             plan = replace(plan, null_by_default=null_by_default(table))
         self._evolved.now[key] = plan.schema
+        self._evolved.met.add(key)
         self._evolved.moved.discard(key)
         if self._decimal_numbers:
             plan = plan.with_decimal_numbers()
@@ -402,6 +412,12 @@ class CatalogView:
 
     def _of(self, databases: Collection[str]) -> list[Key]:
         return [key for key in self._evolved.now if key[0] in databases]
+
+
+def _kept(statement: Statement, db: str) -> set[Key]:
+    """Return the tables that a statement makes unless they are there."""
+    acts = [act for act in statement.acts if act.what == CREATE and act.tolerant]
+    return {(act.table[0] or db, act.table[1]) for act in acts}
 
 
 def _gone(statement: Statement, db: str) -> set[Key]:
