@@ -4,7 +4,7 @@ The pictures need matplotlib, which nothing else does: ``pip install matplotlib`
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,7 @@ def _ours(row: dict[str, Any], figure: str) -> float:
     return float(sum(used[figure] for name, used in processes if name.startswith("driver")))
 
 
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    heads = [*heads]
+def _table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [heads, ["---" if at < 2 else "---:" for at in range(len(heads))], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -161,6 +160,8 @@ def _peers() -> str:
         f"`./dev.sh bench peers` ({'; '.join(whens)}): medians of "
         f"{min(rounds)} round{'s' if min(rounds) > 1 else ''} in rotating order"
     )
+    if not result.get("spark_classes_kept"):
+        words += ";\non Spark without the classes that `deltaforge precompile` keeps"
     tables = []
     for what, heads, figures in (
         (

@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
+from airflow_provider_deltaforge.control.launching import class_archive, spark_submit
 from benchmarks import postgres_workload, workload
 from benchmarks.peer_systems import DEBEZIUM, System, systems
 from benchmarks.processes import Sampler, wait_until
@@ -67,6 +68,7 @@ def main(
     """
     about |= {
         "engine": "each",
+        "spark_classes_kept": bool(class_archive.options(spark_submit.spark_home())),
         "versions": {"debezium": DEBEZIUM},
         "rows": rows,
         "seconds": seconds,
