@@ -185,6 +185,24 @@ def test_create_table_select_of_many_rows_is_one_change(server: Server) -> None:
     assert len({row["event_id"] for row in found}) == 41
 
 
+def test_one_that_is_prepared_behind_a_large_one_is_not_taken_for_it(server: Server) -> None:
+    name = "b_behind_large"
+    fresh(server, name)
+    tables = ("CREATE TABLE t (id int primary key, v longtext)", "CREATE TABLE other (id int)")
+    sql.execute(server, *tables, database=name)
+    source = source_of(server, name, tables=[f"{name}.t"])
+    start = source.head()
+    values = ",".join(f"({number}, REPEAT('x', 900000))" for number in range(12))
+    sql.execute(
+        server,
+        f"INSERT INTO t VALUES {values}",
+        "XA START 'a'", "INSERT INTO other VALUES (1)", "XA END 'a'", "XA PREPARE 'a'",
+        "XA COMMIT 'a'",
+        database=name,
+    )  # fmt: skip
+    assert [row["key"] for row in rows(source, start)] == [b'{"id":%d}' % n for n in range(12)]
+
+
 def test_xa_transactions_that_cannot_be_undone_any_more_are_read(server: Server) -> None:
     fresh(server, "b_xa")
     tables = ("CREATE TABLE t (id int primary key)", "CREATE TABLE other (id int primary key)")

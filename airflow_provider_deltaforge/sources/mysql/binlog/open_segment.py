@@ -353,8 +353,12 @@ class OpenSegment:
 
     def rows_of_open_tx(self) -> int:
         """Return how many captured row events the open transaction has so far."""
-        cut = self.cut_tx
-        return len(self._captured_of_open_tx()) + (cut.delivered > 0 and cut.continues)
+        return len(self._captured_of_open_tx()) + (self.is_continued and self.cut_tx.delivered > 0)
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether a part of the open transaction was handed out; others may lie behind that one."""
+        return self.cut_tx.continues and self.open_tx == 0
 
     def tables_with_rows(self, first: int, stop: int | None = None) -> set[Key]:
         """Return the captured tables of some of the open transaction's row events.
@@ -384,18 +388,14 @@ class OpenSegment:
         Raises:
             FatalError: a part of it was handed out already.
         """
-        if self.cut_tx.continues:
+        if self.is_continued:
             raise FatalError(
                 "the server crashed inside a transaction of which a part is delivered already, "
                 "although it never committed; take a new snapshot"
             )
 
     def drop_open_tx(self) -> None:
-        """Go on after the present event: the server crashed inside the open transaction.
-
-        Raises:
-            FatalError: a part of it was handed out already.
-        """
+        """Go on after the present event: the server crashed inside the open transaction."""
         self.require_nothing_handed_out()
         self.cut_tx.name = None
         self._keep(

@@ -32,8 +32,7 @@ def undo_rows(segment: OpenSegment, catalog: Catalog, sql: str, mode: SqlMode) -
         return goes_on
     if not segment.info.mariadb:
         raise _uncertain(segment, "the engines of its tables differ")
-    cut = segment.cut_tx
-    if cut.continues and (cut.delivered or goes_on):
+    if segment.is_continued and (segment.cut_tx.delivered or goes_on):
         raise _uncertain(segment, "a part of it is delivered already")
     if any(change.tx == segment.open_tx for change in segment.changes):
         raise _uncertain(segment, "it changed a table's columns too")
