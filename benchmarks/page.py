@@ -68,7 +68,7 @@ def _about() -> str:
     return (
         f"{machine['cores']} cores for everything:\ndatabase, broker and us. Python "
         f"{machine['python'].strip()}, commit {commits}, {results[0]['date']}; load before a run\n"
-        f"at most {load:.1f}; medians of {len(rounds) // len(results)} rounds."
+        f"at most {load:.1f}; rounds: {len(rounds) // len(results)}, of which medians are shown."
     )
 
 
