@@ -63,7 +63,7 @@ def attend(
                 if stopping():
                     break
                 restart(task.store, task.job, task.backend, task.owner)
-        except (RetryableError, OSError) as error:
+        except RetryableError as error:
             # The store is away, or this machine lacks something: nothing is decided.
             changed(_unknown(task.job, str(error)))
         sleep(_POLL_S)

@@ -229,7 +229,7 @@ class Fleet:
                     started = starting.start(store, job, self._backend, self.owner)
                 finally:
                     store.close()
-            except (RetryableError, AccessError, OSError) as error:
+            except (RetryableError, AccessError) as error:
                 _log.warning("%s is not started yet: %s", name, redacted(str(error)))
                 continue
             except DeltaForgeError as error:
@@ -281,8 +281,9 @@ class Fleet:
                     self._given_up[job.pipeline] = job.generation
             except SpecError as error:  # Deleted, perhaps.
                 _log.info("%s is not watched any more: %s", job.name, redacted(str(error)))
-            except Exception:  # noqa: BLE001 - its driver goes on, and so do the other pipelines
-                _log.error("%s is not watched for a moment: %s", job.name, redacted(format_exc()))
+            except Exception as error:  # noqa: BLE001 - its driver goes on, and so do the others
+                words = str(error) if isinstance(error, DeltaForgeError) else format_exc()
+                _log.error("%s is not watched for a moment: %s", job.name, redacted(words))
                 self._leaving.wait(_AGAIN_S)
                 continue
             finally:

@@ -210,8 +210,9 @@ class CopyOperator(PipelineOperator):
             return self.begin(context, store, copy)
         if exit_code == DRAINED and copy.was_not_due(store):
             self.log.info("the driver of %s found no snapshot to take", copy.name)
-            return _none_copied(context, self.outlets, copy.name)
-        task, owner = self.pipeline_task(), copy.watch.owner
+            _describe_none(context, self.outlets, copy.name)
+            return None
+        task, owner, name = self.pipeline_task(), copy.watch.owner, copy.name
         verdict = settle(
             attendance(store, task.hook(), copy.job(task), owner, self.budget), exit_code
         )
@@ -219,8 +220,7 @@ class CopyOperator(PipelineOperator):
             self.log.warning("driver of %s died (%s); going on with it", copy.name, verdict.reason)
             return self.wait(context, copy, now_ms() + int(verdict.wait_s * 1000))
         copy.withdraw(store, f"its task gave up: {verdict.reason}")
-        present = status(store, copy.name)
-        raise give_up(task.hook(), present, verdict, owner, "snapshot not finished, ")
+        raise give_up(task.hook(), status(store, name), verdict, owner, "snapshot not finished, ")
 
     def wait(
         self, context: Mapping[str, Any], copy: Copy, resubmit_at_ms: int | None = None
@@ -234,8 +234,8 @@ class CopyOperator(PipelineOperator):
         return self.hand_over(context, trigger)
 
 
-def _none_copied(context: Mapping[str, Any], outlets: Iterable[Any], name: str) -> Any:
-    """Return None, and have the events of assets say that no row was copied."""
+def _describe_none(context: Mapping[str, Any], outlets: Iterable[Any], name: str) -> None:
+    """Have the events of assets say that no row was copied."""
     describe_events(context, outlets, name, copied_rows(Arrivals(), {}))
 
 
@@ -295,8 +295,9 @@ class DeltaForgeSnapshotOperator(CopyOperator):
         try:
             wish = self._wish()
             if wish is None:
-                name = pipeline_name(None, self.document) if self.outlets else ""
-                return _none_copied(context, self.outlets, name)
+                if self.outlets:
+                    _describe_none(context, self.outlets, pipeline_name(None, self.document))
+                return None
             task.check_launch()
             with task.hook().store(create=True) as store:
                 name = apply(store, task.agreed_text()).name
@@ -313,7 +314,8 @@ class DeltaForgeSnapshotOperator(CopyOperator):
                     return self.result(context, store, copy)
                 elif reason := snapshots.why_not_due(store, name):
                     self.log.info("no snapshot of %s is taken: %s", name, reason)
-                    return _none_copied(context, self.outlets, name)
+                    _describe_none(context, self.outlets, name)
+                    return None
                 else:
                     self.keep(context, "snapshot", {"request": None, "state": "pending"})
                 self._held = (context["ti"], copy)

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.fleet import Fleet
+from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.contract import JobState, LaunchSpec
 from airflow_provider_deltaforge.control.starting import start
 from airflow_provider_deltaforge.control.status import status
@@ -127,7 +128,7 @@ def test_a_machine_that_lacks_something_for_a_moment_ends_no_supervision(
     fleet, store, backend, call
 ):
     lacking = _Lacking(backend, call)
-    fleet(lacking).start(store, "orders")
+    fleet(LaunchBackends(lacking)).start(store, "orders")
     wait_until(lambda: status(store, "orders", backend).status == "running")
     wait_until(lambda: call == "submit" or lacking.calls > 2)
     os.killpg(Control(store, "orders").read().handle["pid"], signal.SIGKILL)

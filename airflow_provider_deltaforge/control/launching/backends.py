@@ -1,7 +1,8 @@
 """The launch backends by name: a new driver starts at one, a handle says where an old one runs."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from airflow_provider_deltaforge.control.launching import standalone, threads, yarn
@@ -20,6 +21,7 @@ from airflow_provider_deltaforge.control.launching.standalone import StandaloneB
 from airflow_provider_deltaforge.control.launching.threads import ThreadBackend
 from airflow_provider_deltaforge.control.launching.yarn import YarnBackend
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
+from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 LOCAL = "local"
 NAMES = (LOCAL, standalone.NAME, kubernetes.NAME, yarn.NAME)
@@ -63,13 +65,26 @@ class LaunchBackends:
         self._by_name()[self.chosen].check(master, store)
 
     def submit(self, job: LaunchSpec) -> Handle:
-        """Start a driver at the chosen backend."""
-        return self._by_name()[self.chosen].submit(job)
+        """Start a driver at the chosen backend.
+
+        Raises:
+            SpecError: the backend cannot run it as asked.
+            RetryableError: the backend is away, or this machine lacks what it takes.
+        """
+        with _lacking_nothing(f"{job.name} could not be started"):
+            return self._by_name()[self.chosen].submit(job)
 
     def status(self, handle: Handle) -> JobStatus:
-        """Return what is known where the driver runs."""
+        """Return what is known where the driver runs.
+
+        Raises:
+            RetryableError: this machine lacks what it takes to look.
+        """
         backend = self._of(handle)
-        return backend.status(handle) if backend is not None else JobStatus(JobState.UNKNOWN)
+        if backend is None:
+            return JobStatus(JobState.UNKNOWN)
+        with _lacking_nothing(f"{handle.get('name')} could not be looked for"):
+            return backend.status(handle)
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         """Return when nothing of the job lives.
@@ -107,6 +122,15 @@ class LaunchBackends:
     def _of(self, handle: Handle) -> Backend | None:
         """Return whose handle it is; None when a later release wrote it."""
         return self._by_name().get(str(handle.get("backend", LOCAL)))
+
+
+@contextmanager
+def _lacking_nothing(what: str) -> Iterator[None]:
+    """Make an error of this machine, such as a full disk or no free file, one that may pass."""
+    try:
+        yield
+    except OSError as error:
+        raise RetryableError(f"{what}: {redacted(str(error))}") from error
 
 
 def require_known(name: str) -> str:

@@ -90,7 +90,7 @@ class LaggingSinks:
             error: why it did.
         """
         self._shared.settle()
-        self._shared.retry(lambda: self._forget_late(name))
+        self._shared.retry(self._forget_wishes)  # It had caught up when they came.
         at = self._shared.retry(self._checkpoints.load)[name]
         lacks_ms = pending.first_ms if pending is not None else None
         self._leave(name, at, pending, lacks_ms, waits=error is not None)
@@ -247,12 +247,6 @@ class LaggingSinks:
             if command.sink not in (self._described if command.wanted == "rewind" else concerned)
         ]
         if late:
-            self._store([write for command in late for write in self._gaps.granted(command)])
-
-    def _forget_late(self, name: str) -> None:
-        """Remove commands to give a sink up that came before it is behind: it had caught up."""
-        wishes = [wish for wish in self._gaps.wishes() if wish.sink == name]
-        if late := [wish for wish in wishes if wish.wanted == "give_up"]:
             self._store([write for command in late for write in self._gaps.granted(command)])
 
     def _hear(self, resumed: list[str]) -> None:

@@ -226,6 +226,12 @@ class Lane:
         # Sent now, what follows could be overtaken by that. The next lane waits until it cannot.
         _log.warning("no answer of sink %s: the next lane goes on", ", ".join(self._may_arrive))
         self._heartbeat.end("window")
+        return self._asked_to_end()
+
+    def _asked_to_end(self) -> Outcome:
+        """Return why the lane ends; raise what ended its heartbeat."""
+        if self._heartbeat.failure is not None:
+            raise self._heartbeat.failure
         return Outcome(self._heartbeat.why)
 
     def _carry(self, opened: OpenLog) -> Outcome:
@@ -242,14 +248,8 @@ class Lane:
             opened.seam.is_over,
             lambda: commits.settle(),  # noqa: PLW0108 - made below
         )
-        delivery = Delivery(
-            shared,
-            self._skip_list,
-            self._checkpoints,
-            self._dead_letters,
-            self._heartbeat,
-            self._archive,
-        )
+        stored = (self._checkpoints, self._dead_letters)
+        delivery = Delivery(shared, self._skip_list, *stored, self._heartbeat, self._archive)
         commits = Commits(
             shared, delivery, reader, self._skip_list, self._stored_with_checkpoint, self._store
         )
@@ -279,9 +279,7 @@ class Lane:
             for part in (opened.seam, copies, schema_events, rows, delivery):
                 part.close()
             self._may_arrive = delivery.may_arrive
-        if self._heartbeat.failure is not None:
-            raise self._heartbeat.failure
-        return Outcome(self._heartbeat.why)
+        return self._asked_to_end()
 
     def _read_ahead(
         self, reader: LogReader, log: WatchedLog, start: Position

@@ -19,7 +19,7 @@ from airflow_provider_deltaforge.engine.deliver.sink_group import SinkGroup
 from airflow_provider_deltaforge.engine.render.render_stage import SinkMessages
 from airflow_provider_deltaforge.engine.snapshot.chunk_sinks import ChunkSinks, exact_sinks
 from airflow_provider_deltaforge.engine.snapshot.copy_window import CopyWindow, RenderedRows
-from airflow_provider_deltaforge.errors import FencedError, RetryableError
+from airflow_provider_deltaforge.errors import DeltaForgeError, FencedError, RetryableError
 from airflow_provider_deltaforge.events.message import Rejection
 from airflow_provider_deltaforge.sinks.chunk_rows import ChunkMark
 from airflow_provider_deltaforge.storage.contract import Write
@@ -75,8 +75,6 @@ class RowDelivery:
             window.delivered.set_result(False)
             raise
         except Exception as error:  # noqa: BLE001 - it concerns the copy, not the stream
-            for sink in self._context.pipeline.spec.sinks:
-                self._stats.show_sink_error(sink.id, None)  # The copy says it, and has ended.
             window.delivered.set_exception(error)
             return None
         window.delivered.set_result(is_done)
@@ -148,6 +146,10 @@ class RowDelivery:
             written = sinks.write(
                 source, rendered, mark, row_marks, self._heartbeat.gives_up, self._policy.holds
             )
+        except DeltaForgeError:
+            for name in sinks.ids:  # The copy has ended; the stream's own writers go on.
+                self._stats.show_sink_error(name, None)
+            raise
         finally:
             if sinks.group.unanswered:  # What is on its way must not arrive behind the log.
                 self._heartbeat.end("window")

@@ -46,22 +46,20 @@ class NatsBatch:
         next: The first message not yet sent.
         low: Every message before it is settled.
         settled: One byte a message: stored, or refused for good.
-        seqs: Where each message was stored, with all that it follows.
+        stored: By stream, the sequence of each message that it holds; 0 of others.
         refused: Messages that cannot be delivered, by index.
         again: Messages to be sent once more under another id.
         is_mixed: Some have no key, or nothing that says what they are ordered by.
-        stored: By stream, where each message of a mixed batch was stored.
     """
 
     messages: Messages
     next: int = 0
     low: int = 0
     settled: bytearray = field(init=False)
-    seqs: dict[int, tuple[str, int]] = field(default_factory=dict)
+    stored: "dict[str, np.typing.NDArray[np.int64]]" = field(default_factory=dict)
     refused: dict[int, Rejection] = field(default_factory=dict)
     again: list[int] = field(default_factory=list)
     is_mixed: bool = field(init=False)
-    stored: "dict[str, np.typing.NDArray[np.int64]]" = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find out what each message has to wait for."""
@@ -85,26 +83,26 @@ class NatsBatch:
         while self.low < len(self.settled) and self.settled[self.low]:
             self.low += 1
 
-    def store(self, index: int, stream: str, seq: int, after: int) -> None:
-        """Take note where a message is stored, and behind what."""
-        self.seqs[index] = (stream, max(seq, after))
-        if self.is_mixed:
-            if stream not in self.stored:
-                self.stored[stream] = np.zeros(len(self.messages), np.int64)
-            self.stored[stream][index] = seq
+    def store(self, index: int, stream: str, seq: int) -> None:
+        """Take note where a message is stored."""
+        if stream not in self.stored:
+            self.stored[stream] = np.zeros(len(self.messages), np.int64)
+        self.stored[stream][index] = seq
         self.settle(index)
 
     def last_before(self, stream: str, index: int) -> int:
         """Return the last sequence of what a message has to lie behind in a stream; 0: nothing.
 
-        Its predecessor says it of its own key alone; of others that count everything up to it.
+        In a mixed batch everything up to its predecessor counts, else what has the same key.
         """
-        follows = int(self.follows[index])
+        stored, prior = self.stored.get(stream), int(self.follows[index])
+        if stored is None:
+            return 0
         if self.is_mixed:
-            stored = self.stored.get(stream)
-            return 0 if stored is None or follows < 0 else int(stored[: follows + 1].max())
-        prior = self.seqs.get(follows)
-        return prior[1] if prior is not None and prior[0] == stream else 0
+            return int(stored[: prior + 1].max(initial=0))
+        while prior >= 0 and not stored[prior]:  # Refused, or in another stream.
+            prior = int(self.follows[prior])
+        return int(stored[prior]) if prior >= 0 else 0
 
     def begin_again(self) -> None:
         """Send what is not settled once more, on another connection."""
@@ -354,16 +352,15 @@ class BatchDelivery:
 
     def _stored(self, index: int, reply: dict[str, Any]) -> None:
         stream, seq = reply["stream"], reply["seq"]
-        after = self._stored_before(stream, index)
         if reply.get("duplicate") and not seq:
             text = f"stream {stream!r} takes a message for a duplicate that it does not hold"
             self._failures.append(RetryableError(f"{self._where}: {text}; waiting for it"))
-        elif reply.get("duplicate") and seq <= after:
+        elif reply.get("duplicate") and seq <= self._stored_before(stream, index):
             # The copy it holds lies before an older message of the same key, which had left the
             # duplicate window: a reader's last word would be the older one.
             self.batch.again.append(index)
         else:
-            self.batch.store(index, stream, seq, after)
+            self.batch.store(index, stream, seq)
 
     def _stored_before(self, stream: str, index: int) -> int:
         """Return the last sequence that this message must lie behind."""
@@ -371,9 +368,6 @@ class BatchDelivery:
 
     def _refuse(self, index: int, unfit: UnfitMessage) -> None:
         self.batch.refused[index] = self._outgoing.rejection(index, unfit)
-        prior = self.batch.seqs.get(int(self.batch.follows[index]))
-        if prior is not None:
-            self.batch.seqs[index] = prior
         self.batch.settle(index)
 
     def _settle_direct(self) -> None:
@@ -398,8 +392,8 @@ class BatchDelivery:
 
     def _remember(self) -> None:
         highest = self._memory.highest
-        for stream, seq in self.batch.seqs.values():
-            highest[stream] = max(seq, highest.get(stream, 0))
+        for stream, stored in self.batch.stored.items():
+            highest[stream] = max(int(stored.max()), highest.get(stream, 0))
 
 
 def room(stream: Stream | None, payload_max: int) -> int:

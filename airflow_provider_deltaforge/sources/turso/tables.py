@@ -158,5 +158,5 @@ def table_of(name: str, sql: str) -> TursoTable:
 def _extra(row: tuple[object, ...], sql: str) -> str | None:
     if row[6] in (2, 3):
         return "generated"
-    words = _NO_WORDS.sub(" ", sql).upper().split()
-    return "autoincrement" if row[5] and any("AUTOINCREMENT" in word for word in words) else None
+    words = _NO_WORDS.sub(" ", sql).upper()
+    return "autoincrement" if row[5] and "AUTOINCREMENT" in words else None

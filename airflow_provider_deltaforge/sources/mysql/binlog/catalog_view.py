@@ -266,10 +266,10 @@ class CatalogView:
         evolved = evolve(statement, db, self._known, mariadb=mariadb)
         after = {k: s and sized(s, mariadb=mariadb) for k, s in evolved.items()}
         gone = _gone(statement, db)
-        for key in _kept(statement, db) - self._evolved.met:
+        for key in _made_unless_there(statement, db) - self._evolved.met:
             if self.captures(*key) and not self._live.log_says_all():
                 # Dropped before this reader began, it is another than the one that was registered.
-                with suppress(TableError):
+                with suppress(TableError):  # Unproven, it counts as the one that was there.
                     after[key] = self._proven(key)
         self._evolved.met.update(after)
         for key, schema in after.items():
@@ -414,8 +414,8 @@ class CatalogView:
         return [key for key in self._evolved.now if key[0] in databases]
 
 
-def _kept(statement: Statement, db: str) -> set[Key]:
-    """Return the tables that a statement makes unless they are there."""
+def _made_unless_there(statement: Statement, db: str) -> set[Key]:
+    """Return the tables of ``CREATE TABLE IF NOT EXISTS``."""
     acts = [act for act in statement.acts if act.what == CREATE and act.tolerant]
     return {(act.table[0] or db, act.table[1]) for act in acts}
 

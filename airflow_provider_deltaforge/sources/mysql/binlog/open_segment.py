@@ -395,7 +395,7 @@ class OpenSegment:
             )
 
     def drop_open_tx(self) -> None:
-        """Go on after the present event: the server crashed inside the open transaction."""
+        """Go on after a crash inside the open transaction; see ``require_nothing_handed_out``."""
         self.require_nothing_handed_out()
         self.cut_tx.name = None
         self._keep(
