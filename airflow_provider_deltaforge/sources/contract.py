@@ -301,6 +301,11 @@ class Source(PluginSettings, PacksPositions):
         """Return which server answers now; None where a source is always the same one."""
         return None
 
+    def captures(self, qualifier: str, table: str) -> bool:
+        """Return whether the document names a table, by its schema or database and its name."""
+        del qualifier, table
+        return True
+
     def reach(self, position: Position) -> None:
         """Check that the log can be followed from ``position`` on, on the server that answers now.
 

@@ -185,6 +185,20 @@ def test_a_sink_cannot_begin_before_what_is_kept_of_the_log():
     assert "lies before {'tx': 50}" in outcome.reason
 
 
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [("{tx: 1000000}", "behind the end of the log"), ("{lsn: 0/4}", "not a position of this")],
+)
+def test_a_sink_cannot_begin_where_the_log_has_no_place(start, why):
+    made = pipeline(source="", transactions=200, optional=(), sink=f"start: {start}, ")
+    made.store.delete("checkpoints", f"{made.name}/{made.name}-source::sink::side")
+    made.begin_at(main=50)
+    outcome = RunningLane(made).end()
+    assert outcome.error_class == "spec"
+    assert "sink side: start: " in outcome.reason
+    assert why in outcome.reason
+
+
 def test_a_sink_that_lacks_changes_for_too_long_is_given_up_and_resumed_from_then():
     made = pipeline(sink="lag_limit_secs: 1, ")
     running = RunningLane(made)

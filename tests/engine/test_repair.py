@@ -1,18 +1,20 @@
 """What a repair deletes: rows that it is to find, and that are nowhere."""
 
 import json
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
+from airflow_provider_deltaforge.engine.snapshot.chunk_split import ChunkSplitter, LargeChunk
 from airflow_provider_deltaforge.engine.snapshot.repair import key_in, repair_chunks, with_deletes
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.events.schema import Column, TableSchema
 from airflow_provider_deltaforge.sources.contract import TableChunk
-from airflow_provider_deltaforge.sources.scripted import ScriptedSource
+from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter, ScriptedSource
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
 from airflow_provider_deltaforge.storage.records.verifications import (
     DifferingKeys,
@@ -114,3 +116,24 @@ def test_no_delete_goes_elsewhere_than_its_row_went(sink, deletes, monkeypatch, 
         ["d", "r"] if deletes else ["r"]
     ]
     assert ("stay in the sinks: out sends" in caplog.text) is not deletes
+
+
+class Halving(ScriptedSnapshotter):
+    """Splits whatever it is asked to."""
+
+    def is_splittable(self, _chunk):
+        return True
+
+    def split(self, chunk, _rows):
+        return [replace(chunk, id=f"{chunk.id}-{part}") for part in range(2)]
+
+
+@pytest.mark.parametrize(("bounds", "is_split"), [({}, True), (CHUNK.bounds, False)])
+def test_a_chunk_of_keys_is_never_split(bounds, is_split):
+    """Each part would delete the rows that the others have sent."""
+    pipeline = InProcess()
+    context = pipeline.context()
+    splitter = ChunkSplitter(context, "run", Halving(context.pipeline.spec.source))
+    chunk = replace(CHUNK, bounds=bounds)
+    with pytest.raises(LargeChunk) if is_split else nullcontext():
+        splitter.check(chunk, 1, (batch for batch in ()))

@@ -3,19 +3,21 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_deltaforge.control import snapshots
 from airflow_provider_deltaforge.control.snapshots import CopySelection
 from airflow_provider_deltaforge.engine.base.restarts import Restarts
+from airflow_provider_deltaforge.engine.catch_up.table_watch import ASKER
 from airflow_provider_deltaforge.engine.driver.driver import drive_snapshot, drive_stream
 from airflow_provider_deltaforge.errors import AccessError, RetryableError
 from airflow_provider_deltaforge.sources.scripted import ScriptedSnapshotter, ScriptedSource
 from airflow_provider_deltaforge.storage.records.requests import SnapshotResults, result_of
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine.driving import Driving
-from tests.engine.in_process import InProcess
+from tests.engine.in_process import QUICK, InProcess
 from tests.waiting import wait_until
 
 ENDLESS = "rate: 300"
@@ -342,3 +344,28 @@ def test_a_copy_that_was_recorded_and_not_removed_is_not_made_again(drive):
 
     assert pipeline.control.read().requests == []
     assert not any(event["op"] == "r" for event in events(pipeline))
+
+
+def test_a_table_that_appeared_is_copied_in_the_end_however_long_its_source_is_away(
+    drive, monkeypatch
+):
+    """Nobody asks again: the statement that brought its rows has passed."""
+    reads, back = [], threading.Event()
+    real = ScriptedSnapshotter.read
+
+    def away_at_first(*chosen):
+        reads.append(chosen)
+        if not back.is_set():
+            raise RetryableError("the server is away")
+        return real(*chosen)
+
+    monkeypatch.setattr(Restarts, "wait", lambda *_: None)
+    monkeypatch.setattr(ScriptedSnapshotter, "read", away_at_first)
+    pipeline = growing(tuning=replace(QUICK, copied_again_s=0.2))
+    drive(pipeline)
+    running(pipeline)
+    wish = CopySelection(("script.rows",))
+    snapshots.request(pipeline.store, pipeline.name, wish, "appeared", ASKER)
+    wait_until(lambda: len(reads) > 20)
+    back.set()
+    assert ended(pipeline, "appeared").state == "done"

@@ -7,7 +7,7 @@ from airflow_provider_deltaforge.control.status import status
 from airflow_provider_deltaforge.engine.catch_up.table_watch import TableWatch, ask_for_arrivals
 from airflow_provider_deltaforge.engine.lane.lane import Lane
 from airflow_provider_deltaforge.engine.read.registrar import registry_of
-from airflow_provider_deltaforge.engine.snapshot.live_copies import needs_the_log_to_wait
+from airflow_provider_deltaforge.engine.snapshot.attempts import needs_the_log_to_wait
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import FencedError, TableError
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA

@@ -33,6 +33,7 @@ class Tuning:
         sink_commands_s: between two looks at what people want of sinks.
         chunk_bytes: a chunk whose events have more bytes is split before it is written to sinks
             that take chunks at once.
+        copied_again_s: until a copy of a table that appeared is tried again.
         query_s: between two looks whether Spark's streaming query has ended.
     """
 
@@ -58,6 +59,7 @@ class Tuning:
     replay_round: int = 200
     sink_commands_s: float = 2.0
     chunk_bytes: int = 16 << 20
+    copied_again_s: float = 60.0
     query_s: float = 0.2
 
 

@@ -18,6 +18,7 @@ from airflow_provider_deltaforge.storage.contract import Delete, Store, Write
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gap, Gaps
 from airflow_provider_deltaforge.storage.records.rewinds import Rewind, Rewinds
+from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 
 _log = logging.getLogger(__name__)
 
@@ -150,6 +151,36 @@ def show_lagging(store: Store, pipeline: Pipeline, stats: LaneStats) -> None:
     stats.policy = RequiredSinks.of(pipeline.spec).without(absent, left)
 
 
+def copied_before(context: TaskContext) -> Position | None:
+    """Return where the log was when rows were first copied that nothing has streamed since.
+
+    A request may be served by a job before a pipeline streams. What has changed in its rows since
+    then is in the log alone.
+    """
+    run = Snapshots(context.store, context.pipeline.name).requested()
+    if run is None or run.source_id != context.pipeline.spec.source.id:
+        return None
+    return run.start_position
+
+
+def beginning(context: TaskContext) -> Position:
+    """Return where a new stream begins.
+
+    Raises:
+        RetryableError: source or store are away.
+    """
+    source: Source = context.pipeline.spec.source
+    at = copied_before(context)
+    if at is not None:
+        try:
+            source.reach(at)
+        except PositionLostError as error:
+            _log.warning("rows that were copied before may be out of date: %s", error)
+        else:
+            return at
+    return source.beginning()
+
+
 def _lane_start(
     source: Source,
     policy: RequiredSinks,
@@ -213,14 +244,32 @@ def _beginning(sink: Sink, source: Source, base: Position) -> Position:
         position = source.head()
     else:
         position = start
-        if _before(source, position, base):
-            raise SpecError(
-                f"sink {sink.id}: start: {dict(position)} lies before {dict(base)}, and the log in "
-                "front of that is not kept for this pipeline: begin there or later"
-            )
+        _check_start(sink.id, source, position, base)
     at = dict(position)
     _log.warning("sink %s is new; it begins at %s (start: %s)", sink.id, at, _word(start))
     return position
+
+
+def _check_start(sink_id: str, source: Source, start: Position, base: Position) -> None:
+    """Refuse a place that the log does not have, or not any more."""
+    head = source.head()
+    try:
+        is_early, is_late = _before(source, start, base), _before(source, head, start)
+    except (KeyError, TypeError, ValueError, PositionLostError) as error:
+        raise SpecError(
+            f"sink {sink_id}: start: {dict(start)} is not a position of this source ({error!r}); "
+            f"its log ends at {dict(head)}"
+        ) from error
+    if is_early:
+        raise SpecError(
+            f"sink {sink_id}: start: {dict(start)} lies before {dict(base)}, and the log in "
+            "front of that is not kept for this pipeline: begin there or later"
+        )
+    if is_late:
+        raise SpecError(
+            f"sink {sink_id}: start: {dict(start)} lies behind the end of the log, {dict(head)}; "
+            "write `latest` to begin there"
+        )
 
 
 def _word(start: object) -> str:

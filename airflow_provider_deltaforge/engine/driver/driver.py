@@ -30,10 +30,11 @@ from airflow_provider_deltaforge.engine.base.tuning import TUNING, Tuning
 from airflow_provider_deltaforge.engine.catch_up.start_positions import lagging
 from airflow_provider_deltaforge.engine.catch_up.table_watch import ask_for_arrivals
 from airflow_provider_deltaforge.engine.replay.requests import serve_replays
-from airflow_provider_deltaforge.engine.snapshot.attempts import fails_request, take
-from airflow_provider_deltaforge.engine.snapshot.live_copies import (
+from airflow_provider_deltaforge.engine.snapshot.attempts import (
+    fails_request,
     may_be_copied,
     needs_the_log_to_wait,
+    take,
 )
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotRun
 from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError, SpecError

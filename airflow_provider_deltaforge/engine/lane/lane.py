@@ -34,6 +34,7 @@ from airflow_provider_deltaforge.engine.catch_up.skip_list import SkipList
 from airflow_provider_deltaforge.engine.catch_up.snapshot_seam import SnapshotSeam
 from airflow_provider_deltaforge.engine.catch_up.start_positions import (
     StartPositions,
+    beginning,
     find_start_positions,
     show_lagging,
 )
@@ -336,7 +337,7 @@ class Lane:
         settled = [*self._source_identity.settle(positions.start, held), *positions.writes]
         start, is_new = positions.start, positions.start is None
         if start is None:
-            start = self._of_source(self._source.beginning)
+            start = self._of_source(lambda: beginning(self._context))
         learn(self._context, self._registry, start, anew=is_new)
         # Stored before the first read: a lane killed before its first batch must not begin at a
         # later head.

@@ -25,9 +25,16 @@ from airflow_provider_deltaforge.engine.snapshot.snapshot_run import (
     SnapshotPlan,
     SnapshotRun,
 )
-from airflow_provider_deltaforge.errors import DeltaForgeError, RetryableError
+from airflow_provider_deltaforge.errors import (
+    DeltaForgeError,
+    PositionLostError,
+    RetryableError,
+)
 from airflow_provider_deltaforge.storage.contract import Write
+from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
+from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest
+from airflow_provider_deltaforge.storage.records.tables import TableRecords
 
 _FOREVER_S = 10.0**9
 _GUARD_S = 30.0
@@ -81,6 +88,45 @@ def fails_request(outcome: Outcome) -> bool:
     copy must not take that from it.
     """
     return outcome.why == "failed" and outcome.error_class not in ("fenced", "position_lost")
+
+
+def needs_the_log_to_wait(context: TaskContext) -> bool:
+    """Return whether copies can only be made while no lane runs.
+
+    Where the source does not say what views contain, or a table has stopped: the lane passes its
+    changes over, so that nothing tells which of its rows are out of date.
+    """
+    spec, name = context.pipeline.spec, context.pipeline.name
+    if TableRecords(context.store, name).stopped():
+        return True
+    known = Checkpoints(context.store, name, spec.source.id).load()
+    return not known or not all(spec.source.knows_views(at) for at in known.values())
+
+
+def may_be_copied(context: TaskContext, request: SnapshotRequest) -> bool:
+    """Return whether the stream has passed what stopped tables.
+
+    That lies in front of the log's end as of when a copy was first looked at. Copied before, a
+    table would stop again where it stopped.
+
+    Raises:
+        RetryableError: source or store are away.
+    """
+    spec, name = context.pipeline.spec, context.pipeline.name
+    records = TableRecords(context.store, name)
+    if not records.stopped():
+        return True
+    known = Checkpoints(context.store, name, spec.source.id).load()
+    awaited = records.awaited(request.ticket)
+    if awaited is None:
+        awaited = spec.source.head()
+        write = records.await_position(request.ticket, awaited)
+        context.store.transact([write], context.fence)
+    with suppress(PositionLostError):  # Of another history: the lane looks into that.
+        given_up = Gaps(context.store, name).open()
+        stands = [known[s.id] for s in spec.sinks if s.id in known and s.id not in given_up]
+        return all(spec.source.covers(at, awaited) for at in stands)
+    return False
 
 
 def _attempt(

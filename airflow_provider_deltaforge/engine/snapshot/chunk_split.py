@@ -8,6 +8,7 @@ stand in its place of the plan from then on; each has a view of its own.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.snapshot.repair import is_of_keys
 from airflow_provider_deltaforge.events.change import ChangeBatch
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
 from airflow_provider_deltaforge.sources.shared.table_chunks import SplitsChunks
@@ -89,6 +90,8 @@ class ChunkSplitter:
     def _is_splittable(self, chunk: TableChunk) -> bool:
         """Return whether a chunk can be split; not if sinks may hold rows of it already."""
         splits = self._snapshotter
+        if is_of_keys(chunk):  # Each part would delete the keys that the others have rows of.
+            return False
         if not isinstance(splits, SplitsChunks) or not splits.is_splittable(chunk):
             return False
         return self._records.begun(self._run_id, chunk.id) is None

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pyarrow as pa
 
@@ -29,8 +29,13 @@ from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorSta
 from airflow_provider_deltaforge.engine.base.restarts import Restarts
 from airflow_provider_deltaforge.engine.base.runner import CopyPlan, ReadRate
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
+from airflow_provider_deltaforge.engine.catch_up.table_watch import ASKER
 from airflow_provider_deltaforge.engine.read.registrar import Registrar, lookup, registry_of
 from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
+from airflow_provider_deltaforge.engine.snapshot.attempts import (
+    may_be_copied,
+    needs_the_log_to_wait,
+)
 from airflow_provider_deltaforge.engine.snapshot.chunk_split import ChunkSplitter, copy_in_parts
 from airflow_provider_deltaforge.engine.snapshot.copy_window import (
     CopyWindow,
@@ -39,14 +44,12 @@ from airflow_provider_deltaforge.engine.snapshot.copy_window import (
 )
 from airflow_provider_deltaforge.engine.snapshot.repair import with_deletes
 from airflow_provider_deltaforge.engine.snapshot.snapshot_run import SnapshotPlan, SnapshotRun
-from airflow_provider_deltaforge.errors import FencedError, PositionLostError, RetryableError
+from airflow_provider_deltaforge.errors import FencedError, RetryableError
 from airflow_provider_deltaforge.events.change import ChangeBatch, joined
 from airflow_provider_deltaforge.sensing.row_samples import samples_of
 from airflow_provider_deltaforge.sources.contract import Snapshotter, TableChunk
-from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
 from airflow_provider_deltaforge.storage.records.gaps import Gaps
 from airflow_provider_deltaforge.storage.records.requests import SnapshotRequest, SnapshotResults
-from airflow_provider_deltaforge.storage.records.tables import TableRecords
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _LOOK_S, _READ_AGAIN_S, _POLL_S = 0.1, 0.02, 0.005
@@ -59,45 +62,6 @@ _log = logging.getLogger(__name__)
 
 class CopyEnded(Exception):  # noqa: N818 - not an error: the lane ends, or the copy is withdrawn
     """Nothing more is to be copied here."""
-
-
-def needs_the_log_to_wait(context: TaskContext) -> bool:
-    """Return whether copies can only be made while no lane runs.
-
-    Where the source does not say what views contain, or a table has stopped: the lane passes its
-    changes over, so that nothing tells which of its rows are out of date.
-    """
-    spec, name = context.pipeline.spec, context.pipeline.name
-    if TableRecords(context.store, name).stopped():
-        return True
-    known = Checkpoints(context.store, name, spec.source.id).load()
-    return not known or not all(spec.source.knows_views(at) for at in known.values())
-
-
-def may_be_copied(context: TaskContext, request: SnapshotRequest) -> bool:
-    """Return whether the stream has passed what stopped tables.
-
-    That lies in front of the log's end as of when a copy was first looked at. Copied before, a
-    table would stop again where it stopped.
-
-    Raises:
-        RetryableError: source or store are away.
-    """
-    spec, name = context.pipeline.spec, context.pipeline.name
-    records = TableRecords(context.store, name)
-    if not records.stopped():
-        return True
-    known = Checkpoints(context.store, name, spec.source.id).load()
-    awaited = records.awaited(request.ticket)
-    if awaited is None:
-        awaited = spec.source.head()
-        write = records.await_position(request.ticket, awaited)
-        context.store.transact([write], context.fence)
-    with suppress(PositionLostError):  # Of another history: the lane looks into that.
-        given_up = Gaps(context.store, name).open()
-        stands = [known[s.id] for s in spec.sinks if s.id in known and s.id not in given_up]
-        return all(spec.source.covers(at, awaited) for at in stands)
-    return False
 
 
 class LiveCopies:
@@ -127,6 +91,7 @@ class LiveCopies:
         self._ending = threading.Event()
         self._withdrawn = threading.Event()
         self._is_busy = False
+        self._due: dict[str, float] = {}
         self._thread = threading.Thread(target=self._run, name="copies", daemon=True)
 
     def start(self) -> None:
@@ -164,7 +129,10 @@ class LiveCopies:
             self._ending.wait(_LOOK_S)
 
     def _look(self) -> None:
-        requests = self._heartbeat.requests
+        now = time.monotonic()
+        requests = [
+            each for each in self._heartbeat.requests if now >= self._due.get(each.ticket, now)
+        ]
         if not requests or self._stats.lagging:
             return
         request = requests[0]
@@ -195,6 +163,13 @@ class LiveCopies:
             if outcome.why == "cancelled":
                 reason = control.why_cancelled(request.ticket) or "withdrawn"
                 run.end(request, "cancelled", reason)
+            elif outcome.why == "failed" and request.by == ASKER:
+                # Nobody would ask again: the statement that brought its rows has passed.
+                again_s = self._context.job.tuning.copied_again_s
+                self._due[request.ticket] = time.monotonic() + again_s
+                why = f"{', '.join(request.tables)} lacks its former rows: {outcome.reason}"
+                _log.warning("%s; they are copied again in %g s", why, again_s)
+                return
             elif outcome.why == "failed":
                 run.end(request, "failed", outcome.reason, outcome.error_class)
             _log.info("snapshot request %s: %s %s", request.id, outcome.why, outcome.reason or "")

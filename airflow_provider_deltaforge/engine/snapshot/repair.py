@@ -152,6 +152,11 @@ def with_deletes(
     return joined([deletes, rows]) if rows.num_rows else deletes
 
 
+def is_of_keys(chunk: TableChunk) -> bool:
+    """Return whether keys without a row are deleted with a chunk: it is read as a whole."""
+    return _KEYS in chunk.bounds
+
+
 def delete_chunks(
     chunk: TableChunk, keys: Sequence[str], position: Position
 ) -> Iterator[TableChunk]:

@@ -16,7 +16,10 @@ from typing import Any
 
 from airflow_provider_deltaforge.engine.base.crash_points import CrashPoint, reach
 from airflow_provider_deltaforge.engine.base.task_context import TaskContext
-from airflow_provider_deltaforge.engine.catch_up.start_positions import resume_sinks
+from airflow_provider_deltaforge.engine.catch_up.start_positions import (
+    copied_before,
+    resume_sinks,
+)
 from airflow_provider_deltaforge.engine.catch_up.table_watch import learn, names_kept
 from airflow_provider_deltaforge.engine.deliver.row_marks import lost_chunks
 from airflow_provider_deltaforge.engine.deliver.sink_positions import is_reset
@@ -135,7 +138,7 @@ class SnapshotRun:
             if run is None or not self._resumable(run) or self._is_outdated(run):
                 run = self._begin(snapshotter)
             elif not self._is_live:
-                snapshotter.guard(run.start_position)
+                snapshotter.guard(self._needed_from(run))
         finally:
             snapshotter.close()
         done = self._records.done(run.id)
@@ -144,6 +147,10 @@ class SnapshotRun:
             if stored["id"] not in done:
                 chunk = TableChunk(**stored)
                 remaining.setdefault(chunk.full_name, []).append(chunk)
+        for table, chunks in [*remaining.items()]:
+            if not self._source.captures(chunks[0].schema or chunks[0].db, chunks[0].table):
+                _log.warning("%s is not captured any more; the rest of it is not copied", table)
+                del remaining[table]
         return SnapshotPlan(run, remaining)
 
     def _is_outdated(self, run: SnapshotRecord) -> bool:
@@ -184,7 +191,7 @@ class SnapshotRun:
         """
         snapshotter = self._source.open_snapshot()
         try:
-            snapshotter.guard(plan.run.start_position)
+            snapshotter.guard(self._needed_from(plan.run))
         except PositionLostError as error:
             self._store([self._records.cancel(plan.run, str(error))])
             raise
@@ -204,6 +211,8 @@ class SnapshotRun:
             raise RetryableError(f"sink {', '.join(lacking)} goes on now; the copy begins anew")
         gaps = {gap.sink for gap in Gaps(self._context.store, self._context.pipeline.name).all()}
         fresh = [sink_id for sink_id in plan.run.fresh_sinks if sink_id not in gaps]
+        if self._records.requested() is not None:  # Served by a job in between.
+            fresh = []
         run = plan.run.model_copy(update={"fresh_sinks": fresh})
         writes = list(self._records.finish(run))
         wish = plan.run.wish or {}
@@ -308,20 +317,33 @@ class SnapshotRun:
     def _fresh_sinks(self) -> list[str]:
         """Return the sinks that were given nothing yet, not even rows of a cancelled run."""
         is_first = self._request is None and self._latest() is None
-        if not is_first or is_reset(self._context):
+        if not is_first or self._records.requested() is not None or is_reset(self._context):
             return []
         known = self._checkpoints.load()
         return [sink.id for sink in self._context.pipeline.spec.sinks if sink.id not in known]
 
     def _start_position(self, snapshotter: Snapshotter) -> Position:
-        """Return where the log must still begin: where the stream stands, if it began before."""
+        """Return where the log must still begin: where the stream stands, if it began before.
+
+        Else in front of rows that were copied before it: what has changed since is in the log.
+        """
         if self._request is not None:
             earliest = self._delivered()
             if earliest is not None:
                 if not self._is_live:
                     snapshotter.guard(earliest)
                 return earliest
+        copied_from = None if self._streamed() else copied_before(self._context)
+        if copied_from is not None:
+            with suppress(PositionLostError):
+                snapshotter.guard(copied_from)
+                return copied_from
         return snapshotter.begin()
+
+    def _needed_from(self, run: SnapshotRecord) -> Position:
+        """Return where the log must still begin while a run goes on."""
+        at = self._delivered() if self._request is not None else None
+        return run.start_position if at is None else at
 
     def _delivered(self) -> Position | None:
         """Return up to where every sink has the log; None before the stream has begun."""

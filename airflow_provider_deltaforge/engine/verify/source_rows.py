@@ -169,6 +169,10 @@ class SourceRows:
             if numbers != {UNVERIFIED}
         }
 
+    def settle(self) -> None:
+        """Return when views that open from now on contain all that sinks may hold by now."""
+        self._snapshotter.settle()
+
     def read(self, table: VerifiedTable, chunk: TableChunk) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the number of rows that were read, and their states."""
         for batch in self._snapshotter.read(chunk, _RUN):
@@ -180,6 +184,7 @@ class SourceRows:
     ) -> dict[bytes, SourceRow]:
         """Return rows by their keys in events, from views that are opened now."""
         found: dict[bytes, SourceRow] = {}
+        self.settle()
         for part in self._chunks_of(table, chunk, sorted(keys)):
             for batch in self._snapshotter.read(part, _RUN):
                 rows, dropped = self._processed(table, batch)

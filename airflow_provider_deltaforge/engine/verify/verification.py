@@ -54,7 +54,7 @@ from airflow_provider_deltaforge.errors import (
     SpecError,
 )
 from airflow_provider_deltaforge.events.change import Position
-from airflow_provider_deltaforge.sources.contract import Source, TableChunk
+from airflow_provider_deltaforge.sources.contract import Source
 from airflow_provider_deltaforge.spec.document import Pipeline
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -251,6 +251,7 @@ class _Run:
     def _read_source(self) -> None:
         self._progress.phase, self._progress.done, self._progress.rows = "reading the tables", 0, 0
         self._source_files.clear()
+        self._rows.settle()
         for table in self._tables:
             for chunk in self._chunks[table.name]:
                 for count, found in self._rows.read(table, chunk):
@@ -364,8 +365,7 @@ class _Run:
         for number, keys in wanted.items():
             self._check()
             table = self._tables[number]
-            chunk: TableChunk = self._chunks[table.name][0]
-            rows = self._rows.read_again(table, chunk, keys)
+            rows = self._rows.read_again(table, self._chunks[table.name][0], keys)
             found |= {(number, key): row for key, row in rows.items()}
         return found
 

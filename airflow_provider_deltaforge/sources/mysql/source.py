@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, PrivateAttr, SecretStr, field_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, field_validator
 
 from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.events.change import ChangeBatch, Position, Positions
@@ -118,7 +118,7 @@ class MySqlSource(Source):
     """How often an idle server sends a sign of life, in seconds."""
     connect_timeout_s: float = Field(default=30, gt=0)
     """How long connecting may take, in seconds."""
-    read_timeout_s: float = Field(default=90, gt=0)
+    read_timeout_s: float = Field(default=90, gt=0, validate_default=True)
     """How long the server may be silent, in seconds."""
     _reader: str = PrivateAttr("")
     """Of those that read the log beside the pipeline's own, which."""
@@ -128,9 +128,7 @@ class MySqlSource(Source):
     """File with our certificate, in PEM, for a server that asks for one."""
     ssl_key: str | None = None
     """File with the private key of ``ssl_cert``, if it is not in the same file."""
-    ssl_mode: (
-        Literal["disabled", "preferred", "required", "verify_ca", "verify_identity"] | None
-    ) = None
+    ssl_mode: SslMode | None = None
     """How TLS is used, in the words of the MySQL client. If absent: ``verify_identity`` with
     ``ssl_ca`` or ``ssl_cert``; else TLS is taken if it is offered, and nothing is verified."""
 
@@ -145,6 +143,13 @@ class MySqlSource(Source):
     def _readable(cls, value: SecretStr) -> SecretStr:
         return _checked(value)
 
+    @field_validator("read_timeout_s")
+    @classmethod
+    def _outlasts_heartbeats(cls, value: float, info: ValidationInfo) -> float:
+        if value <= (heartbeat := info.data.get("heartbeat_s", 0)):
+            raise ValueError(f"must be longer than heartbeat_s ({heartbeat:g})")
+        return value
+
     @property
     def replica_id(self) -> int:
         """Our id as a replica of the server."""
@@ -155,6 +160,10 @@ class MySqlSource(Source):
     def is_id_fixed(self) -> bool:
         """Whether the document names that id, so that no other may be taken in its place."""
         return self.server_id is not None and not self._reader
+
+    def captures(self, qualifier: str, table: str) -> bool:
+        """Return whether the document names a table."""
+        return self.matcher.matches(qualifier, table)
 
     @property
     def matcher(self) -> TableMatcher:
@@ -185,24 +194,9 @@ class MySqlSource(Source):
         history: SchemaHistory | None = None,
     ) -> LogReader:
         """Connect and start reading after ``position``; at the head of the log when it is None."""
-        from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
-
-        start = self.head() if position is None else position
-        return MySqlReader(
-            self.id,
-            self.connect,
-            self.matcher,
-            positions.LogPosition.from_json(start),
-            self.replica_id,
-            self.heartbeat_s,
-            self.read_timeout_s,
-            stopping,
-            history,
-            tagging=self.tagging,
-            is_id_fixed=self.is_id_fixed,
-            decimal_numbers=self.decimal == "number",
-            tuning=self.tuning,
-        )
+        start = positions.LogPosition.from_json(self.head() if position is None else position)
+        rows = {"tagging": self.tagging, "decimal_numbers": self.decimal == "number"}
+        return self._reader_at(start, stopping, history, **rows)
 
     def schemas_at(self, position: Position) -> Sequence[TableSchema]:
         """Return how captured tables look behind a recent position, if the log will not say."""
@@ -222,20 +216,24 @@ class MySqlSource(Source):
         self, start: positions.LogPosition, recorder: "Recorder"
     ) -> "MySqlReader":
         """Start reading transactions and statements after a place, as if no table were captured."""
+        return self._reader_at(start, lambda: False, recorder=recorder)
+
+    def _reader_at(
+        self,
+        start: positions.LogPosition,
+        stopping: Callable[[], bool],
+        history: SchemaHistory | None = None,
+        **more: Any,
+    ) -> "MySqlReader":
         from airflow_provider_deltaforge.sources.mysql.binlog.reader import MySqlReader
 
+        silence = self.heartbeat_s, self.read_timeout_s
         return MySqlReader(
-            self.id,
-            self.connect,
-            self.matcher,
-            start,
-            self.replica_id,
-            self.heartbeat_s,
-            self.read_timeout_s,
-            lambda: False,
-            recorder=recorder,
+            *(self.id, self.connect, self.matcher, start, self.replica_id, *silence, stopping),
+            history=history,
             is_id_fixed=self.is_id_fixed,
             tuning=self.tuning,
+            **more,
         )
 
     def beside(self, reader: str, *, once: bool = False) -> "MySqlSource":

@@ -117,6 +117,10 @@ class PostgresSource(Source):
         named = self.publication
         return PublicationSettings(name=named) if isinstance(named, str) else named
 
+    def captures(self, qualifier: str, table: str) -> bool:
+        """Return whether the document names a table."""
+        return self.matcher.matches(qualifier, table)
+
     @property
     def matcher(self) -> TableMatcher:
         """Decides which tables are captured."""

@@ -3,7 +3,6 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -23,21 +22,6 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Close it."""
-
-
-class Segmenter(Protocol):
-    """Cuts received bytes into segments."""
-
-    ready: deque[Any]
-    """Segments that are complete."""
-    position: Any
-    """Where the next segment begins; has ``as_json``."""
-
-    def restart(self) -> None:
-        """Forget what came after the last segment; the log comes again from ``position``."""
-
-    def cut(self) -> None:
-        """Put what is complete into ``ready``."""
 
 
 class ReconnectingReader(ABC, Generic[Socket]):

@@ -52,6 +52,13 @@ class ReplicaSnapshotter(MySqlSnapshotter):
         """Return the position where the stream must start, at the source's own server."""
         return self._primary.begin()
 
+    def settle(self) -> None:
+        """Return when the replica holds what the source's server has executed by now."""
+        with self._doing("waiting for the replica"):
+            connection, _ = self._open()
+            with closing(self._connect_primary()) as primary:
+                self._await_step(primary, connection)
+
     def guard(self, position: Position) -> None:
         """Check that the source's own server still has its log from ``position`` on.
 
