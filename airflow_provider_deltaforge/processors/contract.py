@@ -25,6 +25,9 @@ class Processed:
         made: bool per row: the processor created this event, whose ``event_id`` is then filled in
             by the chain from the origin's id, the processor's id and an ordinal, so that it is the
             same on every replay. None: it created none.
+        placed: bool per row: of the created events those of which nothing but their place among the
+            others tells an origin. That changes with the batches, so what they hold is a part of
+            their ids. None: there are none.
         rejections: events of the input that could not be processed; ``event_row`` counts in the
             input. They are not in ``rows``; the pipeline sets them aside, or stops.
         counts: what happened to how many events since the last batch, by a name of the processor's
@@ -36,6 +39,7 @@ class Processed:
     made: "pa.BooleanArray | None" = None
     rejections: Sequence[Rejection] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    placed: "pa.BooleanArray | None" = None
 
 
 def rejected(row: int, reason: str) -> Rejection:

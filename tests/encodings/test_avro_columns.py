@@ -400,3 +400,25 @@ def test_a_float_is_exact_or_text():
     assert [row["f"] for row in rows] == [1.5, None, None, None, math.inf]
     raw = [row["_raw"] and row["_raw"]["f"] for row in rows]
     assert raw == [None, "1e300", "1e400", "1_0", None]
+
+
+def test_lists_of_decimals_and_times_are_written_however_their_elements_are():
+    columns = [
+        Column(name, "ARRAY", f"{kind}[]", udt_name=f"_{kind}", is_array=True, element_type=kind)
+        for name, kind in (("n", "numeric"), ("at", "timestamptz"), ("t", "time"))
+    ]
+    table = TableSchema("shop", None, "orders", tuple(columns), ())
+    times = b'"at":["2024-02-29T12:00:00.5Z"],"t":["12:00:00.78"]'
+    images = [
+        b'{"n":%b,%b}' % (list_of, times)
+        for list_of in (
+            b'[1.10,"NaN",null,123456789012345678.90]',
+            b'["1.10","NaN",null,"123456789012345678.90"]',
+        )
+    ]
+    rows = change_rows([change(after=i, schema_version=table.fingerprint) for i in images])
+    first, second = (event["after"] for event in Writing("postgresql", [table]).read(rows))
+    assert first == second
+    assert first["n"] == ["1.10", "NaN", None, "123456789012345678.90"]
+    assert first["_raw"] is None
+    assert [each.microsecond for each in (*first["at"], *first["t"])] == [500_000, 780_000]

@@ -5,11 +5,14 @@ import re
 
 import pyarrow as pa
 import pytest
+import yaml
 
+from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.dead_letters.dead_letter import DeadLetterWriter, restored
 from airflow_provider_deltaforge.engine.dead_letters.row_keys import place_of, places_of
 from airflow_provider_deltaforge.engine.render.former_keys import with_former_keys, without_foreign
 from airflow_provider_deltaforge.engine.render.processor_chain import ProcessedBatch
+from airflow_provider_deltaforge.engine.render.render_stage import RenderStage
 from airflow_provider_deltaforge.engine.render.renderer import Renderer
 from airflow_provider_deltaforge.envelopes.cloudevents import CloudEventsEnvelope
 from airflow_provider_deltaforge.events.change import CHANGE_SCHEMA
@@ -18,9 +21,20 @@ from airflow_provider_deltaforge.processors.mask.settings import Mask
 from airflow_provider_deltaforge.sinks.file import FileSink
 from airflow_provider_deltaforge.sinks.http import HttpSink
 from airflow_provider_deltaforge.sinks.memory import MemorySink
+from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetter, StoredDeadLetter
 from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.envelopes.changes import ORIGIN
+from tests.spec.documents import document
+
+
+class Silent:
+    """Hears of every error, and says nothing."""
+
+    def report_error(self, *_):
+        pass
+
+    report_processor_error = report_error
 
 
 def moved(old, new, at=1, **more):
@@ -277,3 +291,36 @@ class TestSetAside:
         first, new, old, other = places_of(with_former_keys(change_rows(changes)))
         assert [first.meets(one) for one in (new, old, other)] == [True, True, False]
         assert [one.meets(first) for one in (new, old, other)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("sink", "journal", "links"),
+    [
+        (("http", {"url": "http://h/in"}), False, False),
+        (("http", {"url": "http://h/in", "parallelism": 2}), False, True),
+        (("http", {"url": "http://h/in", "batch_mode": True}), False, True),
+        (("nats", {"url": "nats://h", "subject": "s"}), False, True),
+        (("memory", {}), False, False),
+        (("memory", {}), True, True),
+    ],
+)
+def test_both_keys_of_a_moved_row_are_known_where_a_sink_or_the_journal_needs_them(
+    sink, journal, links
+):
+    plain = yaml.safe_load(document())
+    kind, config = sink
+    plain["spec"]["sinks"] = [{"type": kind, "config": {"id": "a", **config}}]
+    plain["spec"]["journal"] = {"enabled": journal}
+    pipeline = load(yaml.safe_dump(plain), {})
+    stage = RenderStage(
+        pipeline, ORIGIN, ProcessorStats(), Silent(), lambda: False, lambda *_: None
+    )
+    stage.open()
+    rendered = stage.render(change_rows([moved(b"1", b"2")]))
+    stage.close()
+
+    known = rendered.processed.rows["former_key"].to_pylist()
+    assert known == ([b'{"id":1}'] if links else [None])
+    groups = rendered.messages["a"].order_groups
+    assert len(rendered.messages["a"]) == 1
+    assert (groups is not None) is (links and kind != "memory")

@@ -60,6 +60,12 @@ def _object(schema: Any, convert: objects.Convert) -> AvroType:
     return AvroType(schema, objects.written(schema, convert), convert)
 
 
+def _padded(text: str) -> str:
+    """Return a time with six digits of a second, or none: Python 3.10 takes no other number."""
+    whole, point, fraction = text.partition(".")
+    return f"{whole}{point}{fraction:0<6}" if point else text
+
+
 _INT = AvroType("int", scalars.int_, objects.exactly(int))
 _LONG = AvroType("long", scalars.long_, objects.exactly(int))
 _FLOAT = AvroType("float", scalars.float_, objects.as_float)
@@ -73,14 +79,14 @@ _TIME_MILLIS = AvroType(_logical("int", "time-millis"), scalars.time_millis)
 _TIME_MICROS = AvroType(
     _logical("long", "time-micros"),
     scalars.time_micros,
-    datetime.time.fromisoformat,
+    lambda text: datetime.time.fromisoformat(_padded(text)),
 )
 _STAMP_MILLIS = AvroType(_logical("long", "timestamp-millis"), scalars.timestamp_millis)
 _STAMP_MICROS = AvroType(
     _logical("long", "timestamp-micros"),
     scalars.timestamp_micros,
     lambda text: (
-        datetime.datetime.fromisoformat(text.removesuffix("Z") + "+00:00") - _EPOCH
+        datetime.datetime.fromisoformat(_padded(text.removesuffix("Z")) + "+00:00") - _EPOCH
     ) // _MICROSECOND,
 )  # fmt: skip
 
@@ -207,6 +213,9 @@ def _array(element: str, modes: Modes) -> AvroType:
         return _JSON
     inner = _plain_postgres(element, modes)
     schema = {"type": "array", "items": ["null", inner.schema]}
+    if element == "numeric":  # With `decimal: number`, its elements are numbers.
+        texts = objects.listed(objects.exactly(str))
+        return AvroType(schema, objects.written(schema, texts, objects.with_number_texts), texts)
     return _object(schema, objects.listed(inner.convert or objects.exactly(str)))
 
 

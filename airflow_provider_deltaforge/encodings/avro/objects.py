@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -23,12 +24,13 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 
 
-def written(schema: Any, convert: Convert) -> Writer:
+def written(schema: Any, convert: Convert, parse: Callable[[bytes], Any] = orjson.loads) -> Writer:
     """Write each value by itself.
 
     Args:
         schema: of the type, as JSON.
         convert: makes of a value what the schema describes.
+        parse: reads the value's JSON.
     """
     from fastavro import parse_schema, schemaless_writer
 
@@ -37,7 +39,7 @@ def written(schema: Any, convert: Convert) -> Writer:
     def write_value(text: bytes) -> bytes | None:
         out = io.BytesIO()
         try:
-            schemaless_writer(out, parsed, convert(orjson.loads(text)))
+            schemaless_writer(out, parsed, convert(parse(text)))
         except _UNFIT:
             return None
         return out.getvalue()
@@ -50,6 +52,11 @@ def written(schema: Any, convert: Convert) -> Writer:
         )
 
     return write
+
+
+def with_number_texts(text: bytes) -> Any:
+    """Return what JSON says, its numbers as the texts that they are there."""
+    return json.loads(text, parse_float=str, parse_int=str)
 
 
 def from_base64(value: Any) -> bytes:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.columns.binary_columns import id_bytes
 from airflow_provider_deltaforge.columns.marks import UNCHANGED
+from airflow_provider_deltaforge.columns.row_hash_kernel import text_checksums
 from airflow_provider_deltaforge.engine.base.parallel_calls import call_in_parallel
 from airflow_provider_deltaforge.engine.base.processor_stats import ProcessorStats
 from airflow_provider_deltaforge.engine.base.retry import StopRetrying, retry_until
@@ -57,6 +58,8 @@ _log = logging.getLogger(__name__)
 _EVENT_ID = CHANGE_SCHEMA.get_field_index("event_id")
 _UNCHANGED = CHANGE_SCHEMA.get_field_index("unchanged")
 _SYNTHETIC = CHANGE_SCHEMA.get_field_index("synthetic")
+_CONTENTS = ("op", "db", "schema", "table", "ts_ms", "before", "after", "ddl")
+_PRIME = np.uint64(0x9E3779B185EBCA87)
 
 
 class ProcessorWatcher(Protocol):
@@ -316,6 +319,8 @@ def checked(processor_id: str, before: pa.RecordBatch, done: Processed) -> Proce
         wrong = "another number of events, and no origins"
     elif done.made is not None and (len(done.made) != rows.num_rows or done.made.null_count):
         wrong = "marks of made events that do not fit its events"
+    elif done.placed is not None and (done.made is None or len(done.placed) != rows.num_rows):
+        wrong = "marks of placed events that do not fit its events"
     elif done.origins is not None and not _fits(done.origins, rows.num_rows, before.num_rows):
         wrong = "origins that are not rows of its input"
     elif done.origins is not None and _repeats(numbers(done.origins), done.made):
@@ -340,7 +345,9 @@ def _in_order(done: Processed) -> Processed:
         return done
     order = pa.array(np.argsort(origins, kind="stable"))
     made = None if done.made is None else done.made.take(order)
-    return replace(done, rows=done.rows.take(order), origins=done.origins.take(order), made=made)
+    placed = None if done.placed is None else done.placed.take(order)
+    rows, origins = done.rows.take(order), done.origins.take(order)
+    return replace(done, rows=rows, origins=origins, made=made, placed=placed)
 
 
 def _fits(origins: pa.Int32Array, count: int, below: int) -> bool:
@@ -372,8 +379,10 @@ def marked(processor_id: str, key: Any, before: pa.RecordBatch, done: Processed)
     origins = (
         np.arange(len(made), dtype=np.int32) if done.origins is None else numbers(done.origins)
     )
-    ids = id_bytes(rows.column("event_id")).copy()
-    made_ids(key, id_bytes(before.column("event_id")), origins, made, ids)
+    ids, bases = id_bytes(rows.column("event_id")).copy(), id_bytes(before.column("event_id"))
+    if done.placed is not None and (placed := made & flags(done.placed)).any():
+        bases, origins = _with_contents(bases, origins, placed, rows)
+    made_ids(key, bases, origins, made, ids)
     column = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(16), len(ids), [None, pa.py_buffer(ids)]
     )
@@ -383,6 +392,27 @@ def marked(processor_id: str, key: Any, before: pa.RecordBatch, done: Processed)
     name = pa.array([processor_id], pa.utf8())[0]
     field = CHANGE_SCHEMA.field(_SYNTHETIC)
     return rows.set_column(_SYNTHETIC, field, pc.if_else(mine, name, synthetic))
+
+
+def _with_contents(
+    bases: np.ndarray, origins: np.ndarray, placed: np.ndarray, rows: pa.RecordBatch
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids that ids are made from, and which of them each row has.
+
+    Those of placed rows hold what the rows hold: with other batches, another row has their place.
+    """
+    chosen = rows.filter(pa.array(placed))
+    sums = np.zeros(chosen.num_rows, np.uint64)
+    for name in _CONTENTS:
+        column = chosen.column(name)
+        text = column if column.type == pa.binary() else column.cast(pa.utf8()).cast(pa.binary())
+        sums = sums * _PRIME + text_checksums(text)
+    own = bases[origins[placed]].copy()
+    own.view(np.uint64)[:, 0] ^= sums
+    distinct, which = np.unique(own, axis=0, return_inverse=True)
+    origins = origins.copy()
+    origins[placed] = len(bases) + which.reshape(-1)
+    return np.concatenate([bases, distinct]), origins
 
 
 def with_unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -103,15 +103,17 @@ class RenderStage:
             for sink in pipeline.spec.sinks
             if only is None or sink.id in only
         }
-        self._splits = any(renderer.splits for renderer in self._renderers.values())
-        """What an update changed of a key is to be known."""
+        self._links_keys = bool(pipeline.spec.journal.enabled) or any(
+            renderer.links_keys for renderer in self._renderers.values()
+        )
+        """Both keys of an update that changes them are to be known: dead letters need them, too."""
 
     def open(self, parallelism: int = 1) -> None:
         """Start processors and encodings; see ``ProcessorChain.open`` and ``Encoding.open``."""
         for renderer in self._renderers.values():
             renderer.open()
         self._chain.open(parallelism)
-        self._splits |= parallelism > 1  # A row's parts are known by its keys.
+        self._links_keys |= parallelism > 1  # A row's parts are known by its keys.
 
     def render(
         self,
@@ -128,7 +130,7 @@ class RenderStage:
             sink_ids: for these; None: for all.
             leaves: says of a sink for which that does not work now to go on without it.
         """
-        if since is None and self._splits:
+        if since is None and self._links_keys:
             rows = with_former_keys(rows)
         processed = ProcessedBatch(rows) if since == "" else self._chain.process(rows, since)
         messages: dict[str, Messages] = {}
@@ -164,7 +166,7 @@ class RenderStage:
             goes: says whether a sink is given what is read; for others nothing is rendered.
         """
         queues = {name: RenderQueue(renderer) for name, renderer in self._renderers.items()}
-        return RenderAhead(self._chain, queues, goes, splits=self._splits)
+        return RenderAhead(self._chain, queues, goes, links_keys=self._links_keys)
 
     def close(self) -> None:
         """Close processors and encodings. Safe to call twice."""
@@ -183,14 +185,14 @@ class RenderAhead:
         queues: Mapping[str, RenderQueue],
         goes: Callable[[str], bool],
         *,
-        splits: bool,
+        links_keys: bool,
     ) -> None:
         self._chain, self._queues, self._goes = chain, queues, goes
-        self._splits = splits
+        self._links_keys = links_keys
 
     def render(self, rows: pa.RecordBatch) -> SinkMessages:
         """Run every processor in order, then render for each sink for which that works."""
-        processed = self._chain.process(with_former_keys(rows) if self._splits else rows)
+        processed = self._chain.process(with_former_keys(rows) if self._links_keys else rows)
         deferred = {
             name: queue.ahead(processed.rows, wanted=self._goes(name))
             for name, queue in self._queues.items()

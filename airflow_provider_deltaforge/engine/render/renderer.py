@@ -74,6 +74,8 @@ class Renderer:
         self._creates = sink.envelope.splits_key_changes
         self.splits = self._tombstones or (self._creates and sink.key_field is not None)
         """An update that changes the key is a delete and the row; see ``key_changes``."""
+        self.links_keys = self.splits or sink.keeps_order_of != "all"
+        """Both keys of such an update are to be known."""
 
     def open(self) -> Encoder:
         """Open the encoding, if it is not; see ``Encoding.open``.

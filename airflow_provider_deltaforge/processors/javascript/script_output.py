@@ -63,6 +63,7 @@ class ScriptOutput:
         rows: change events; None if the call failed as a whole.
         origins: int32 per row, the row handed over.
         made: ordinals of the rows that the script created.
+        placed: of these, those of which only their place tells what they were made from.
         bad: events that could not be processed; the call's own failure if ``rows`` is None.
         logs: what it logged.
     """
@@ -70,6 +71,7 @@ class ScriptOutput:
     rows: pa.RecordBatch | None
     origins: Any
     made: Sequence[int]
+    placed: Sequence[int]
     bad: Sequence[FailedEvent]
     logs: ScriptLogs
 
@@ -89,7 +91,7 @@ def answered(answer: bytes, rows: pa.RecordBatch) -> ScriptOutput:
     text, *sections = answer.split(_APART)
     head = orjson.loads(text)
     if "failed" in head:
-        return ScriptOutput(None, None, (), [FailedEvent(0, *head["failed"])], logs_of(head))
+        return ScriptOutput(None, None, (), (), [FailedEvent(0, *head["failed"])], logs_of(head))
     count = head["count"]
     origins = np.arange(count) if head["origins"] is None else np.array(head["origins"], np.int32)
     # What an event was made from lends it its transaction, but not its end of it.
@@ -102,7 +104,8 @@ def answered(answer: bytes, rows: pa.RecordBatch) -> ScriptOutput:
         _put_codes(columns, head, texts)
         _unset(columns, head)
     changed = pa.RecordBatch.from_arrays(list(columns.values()), schema=CHANGE_SCHEMA)
-    return ScriptOutput(changed, origins.astype(np.int32), head["made"], bad, logs_of(head))
+    made, placed = head["made"], head["placed"]
+    return ScriptOutput(changed, origins.astype(np.int32), made, placed, bad, logs_of(head))
 
 
 def _put_texts(columns: dict[str, pa.Array], head: dict[str, Any], texts: dict[str, bytes]) -> None:

@@ -49,6 +49,7 @@ class _Part:
     rows: pa.RecordBatch
     origins: np.ndarray
     made: np.ndarray
+    placed: np.ndarray
 
 
 class ScriptWorker:
@@ -104,6 +105,7 @@ class ScriptWorker:
             joined = joined[0] if joined else rows.slice(0, 0)
         origins = np.concatenate([np.zeros(0, np.int32), *(part.origins for part in parts)])
         made = np.concatenate([np.zeros(0, np.bool_), *(part.made for part in parts)])
+        placed = np.concatenate([np.zeros(0, np.bool_), *(part.placed for part in parts)])
         same = len(origins) == rows.num_rows and np.array_equal(origins, np.arange(len(origins)))
         return Processed(
             joined,
@@ -111,6 +113,7 @@ class ScriptWorker:
             pa.array(made) if made.any() else None,
             rejections,
             dict(counts),
+            pa.array(placed) if placed.any() else None,
         )
 
     def close(self) -> None:
@@ -224,7 +227,9 @@ class ScriptWorker:
             return []
         made = np.zeros(answer.rows.num_rows, np.bool_)
         made[list(answer.made)] = True
-        return [_Part(answer.rows, answer.origins + np.int32(start), made)]
+        placed = np.zeros(answer.rows.num_rows, np.bool_)
+        placed[list(answer.placed)] = True
+        return [_Part(answer.rows, answer.origins + np.int32(start), made, placed)]
 
     def _tell(self, logs: ScriptLogs) -> None:
         for level, text in logs.logs:

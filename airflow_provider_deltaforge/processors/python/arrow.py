@@ -27,11 +27,12 @@ class Returned:
         rows: the events.
         origins: int32 per event, the row given that it stands for or was made from.
         made: bool per event, or None if all of them were given.
+        placed: bool per event, the new ones; None without one.
     """
 
     def __init__(self, batch: pa.RecordBatch, result: Any, name: str) -> None:
         returned = _conforming(result, name)
-        self.origins, self.made = _matched(batch, returned.column("event_id"))
+        self.origins, self.made, self.placed = _matched(batch, returned.column("event_id"))
         former = taken(batch, self.origins)
         own: tuple[str, ...] = _OF_THE_SOURCE
         if isinstance(result, pa.Table | pa.RecordBatch) and _FORMER not in result.schema.names:
@@ -81,24 +82,27 @@ def _conforming(result: Any, name: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(nullable))
 
 
-def _matched(batch: pa.RecordBatch, ids: pa.Array) -> tuple[Any, pa.BooleanArray | None]:
-    """Return which row given each event belongs to, and which events are new.
+def _matched(
+    batch: pa.RecordBatch, ids: pa.Array
+) -> tuple[Any, pa.BooleanArray | None, pa.BooleanArray | None]:
+    """Return which row given each event belongs to, which were made, and which of these are new.
 
     A new event belongs to the one that stands before it.
     """
     if ids.equals(batch.column("event_id")):
-        return np.arange(len(ids), dtype=np.int32), None
+        return np.arange(len(ids), dtype=np.int32), None, None
     found = pc.index_in(ids, value_set=batch.column("event_id"))
     known = found.is_valid().to_numpy(zero_copy_only=False)
     origins = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
     if known.all():
-        return origins, repeated(origins)
+        return origins, repeated(origins), None
     before = np.maximum.accumulate(np.where(known, np.arange(len(known)), -1))
     made = np.ones(len(known), np.bool_)
     if known.any():
         again = repeated(origins[known])
         made[known] = False if again is None else again.to_numpy(zero_copy_only=False)
-    return np.where(before >= 0, origins[before], 0).astype(np.int32), pa.array(made)
+    belonging = np.where(before >= 0, origins[before], 0).astype(np.int32)
+    return belonging, pa.array(made), pa.array(~known)
 
 
 def _check(former: pa.RecordBatch, rows: pa.RecordBatch, name: str) -> None:

@@ -56,10 +56,11 @@ def _put_back(rows: pa.RecordBatch, mine: np.ndarray, done: Processed) -> Proces
     origins = np.concatenate([own[local], others]).astype(np.int32)
     order = np.argsort(origins, kind="stable")
     both = pa.Table.from_batches([done.rows, rows.filter(pa.array(~mine))])
-    made = None
-    if done.made is not None:
-        made = pa.concat_arrays([done.made, pa.array(np.zeros(len(others), np.bool_))])
-        made = made.take(pa.array(order))
+    others_none = pa.array(np.zeros(len(others), np.bool_))
+    made, placed = (
+        None if marks is None else pa.concat_arrays([marks, others_none]).take(pa.array(order))
+        for marks in (done.made, done.placed)
+    )
     rejections = [
         Rejection(int(own[rejection.event_row]), rejection.kind, rejection.reason)
         for rejection in done.rejections
@@ -70,4 +71,5 @@ def _put_back(rows: pa.RecordBatch, mine: np.ndarray, done: Processed) -> Proces
         made,
         rejections,
         done.counts,
+        placed,
     )

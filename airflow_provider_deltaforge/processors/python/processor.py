@@ -1,6 +1,7 @@
 """A function of the user's own, by import path."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -122,4 +123,12 @@ def _in_columns(rows: pa.RecordBatch, code: UserCode) -> Processed:
     whole = batches[0] if len(batches) == 1 else one_batch(pa.Table.from_batches(batches))
     events = pa.RecordBatch.from_arrays(whole.columns, schema=CHANGE_SCHEMA)
     is_new = pa.concat_arrays(made) if any(part.made is not None for _, part in parts) else None
-    return outcome(rows, events, origins, is_new, rejections)
+    done = outcome(rows, events, origins, is_new, rejections)
+    if all(part.placed is None for _, part in parts):
+        return done
+    none = [np.zeros(part.rows.num_rows, np.bool_) for _, part in parts]
+    placed = [
+        pa.array(no) if part.placed is None else part.placed
+        for no, (_, part) in zip(none, parts, strict=True)
+    ]
+    return replace(done, placed=pa.concat_arrays(placed))

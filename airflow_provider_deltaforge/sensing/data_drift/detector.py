@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from airflow_provider_deltaforge.columns import json_fields
 from airflow_provider_deltaforge.columns.binary_columns import parts_of
 from airflow_provider_deltaforge.columns.json_scan_kernel import stack_for
-from airflow_provider_deltaforge.columns.value_codes import combinations
+from airflow_provider_deltaforge.columns.value_codes import codes, combinations
+from airflow_provider_deltaforge.events.change import OUTBOX
 from airflow_provider_deltaforge.events.schema import Column, TableSchema, TypeSystem
 from airflow_provider_deltaforge.sensing.data_drift import row_check_kernel as k
 from airflow_provider_deltaforge.sensing.data_drift.expected_columns import ExpectedColumns
@@ -103,24 +104,28 @@ class DriftDetector:
             rows: the same as they leave the processors.
             origins: int array per row, the row of ``source`` that it stands for; None: one for one.
         """
-        left = {group.key: group for group in self._checked(rows, is_source=False)}
+        places = np.arange(rows.num_rows) if origins is None else np.asarray(origins, np.intp)
+        is_row = ~_of_outbox(source)[places]
+        left = {group.key: group for group in self._checked(rows, is_row, is_source=False)}
         if not self._settings.has_processors or _same_images(source, rows):
             return [_Found(group, self._settings, group).result() for group in left.values()]
-        places = np.arange(rows.num_rows) if origins is None else np.asarray(origins)
-        came = {group.key: group for group in self._checked(source, is_source=True)}
+        every = np.ones(source.num_rows, np.bool_)
+        came = {group.key: group for group in self._checked(source, every, is_source=True)}
         results = []
         for key in dict.fromkeys([*came, *left]):
             first = left.get(key) or came[key]
             results.append(_Found(first, self._settings, left.get(key), came.get(key), places))
         return [found.result() for found in results]
 
-    def _checked(self, rows: pa.RecordBatch, *, is_source: bool) -> Iterator["_CheckedRows"]:
+    def _checked(
+        self, rows: pa.RecordBatch, is_row: np.ndarray, *, is_source: bool
+    ) -> Iterator["_CheckedRows"]:
         """Yield the rows of each table whose columns are known, checked."""
         if not rows.num_rows:
             return
         names = [rows.column(name) for name in ("db", "schema", "table", "schema_version")]
         which, keys = combinations(names)
-        images = np.flatnonzero(_is_image(rows))
+        images = np.flatnonzero(_is_image(rows) & is_row)
         for ordinal, key in enumerate(keys):
             expected = self._expected(key, is_source=is_source)
             if expected is None:
@@ -344,6 +349,13 @@ def _same_images(source: pa.RecordBatch, rows: pa.RecordBatch) -> bool:
     was, now = source.column("after"), rows.column("after")
     addresses = [[b.address if b is not None else 0 for b in c.buffers()] for c in (was, now)]
     return was.offset == now.offset and addresses[0] == addresses[1]
+
+
+def _of_outbox(source: pa.RecordBatch) -> np.ndarray:
+    """Return which events are outbox messages: what becomes of them are no rows of their table."""
+    schemas = source.column("schema")
+    marks = [*(name == OUTBOX for name in schemas.dictionary.to_pylist()), False]
+    return np.array(marks)[codes(schemas)]
 
 
 def _is_image(rows: pa.RecordBatch) -> Any:

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from airflow_provider_deltaforge.engine.render.processor_chain import checked, marked
+from airflow_provider_deltaforge.events.ids import id_key
 from airflow_provider_deltaforge.testing.changes import change, change_rows
 from tests.processors.javascript.conftest import opened
 
@@ -180,3 +182,33 @@ def test_a_batch_is_handed_over_in_parts_that_its_memory_holds(start):
 
     assert done.rows["tags"].to_pylist() == [[str(n // 5 + 1)] for n in range(12)]
     assert done.rows.drop_columns(["tags"]).equals(rows.drop_columns(["tags"]))
+
+
+ALERTS = """
+function processBatch(events) {
+  const alerts = [];
+  for (const e of events) {
+    const source = { db: "shop", table: "alerts" };
+    if (e.after.id % 2) alerts.push({ op: "c", ts_ms: e.ts_ms, source, after: { id: e.after.id } });
+  }
+  return [...events, ...alerts];
+}
+"""
+
+
+def test_with_other_batches_no_id_is_that_of_an_event_with_another_content():
+    """A consumer that keeps ids would throw the other one away."""
+    events = [
+        change(after=b'{"id":%d}' % n, key=b'{"id":%d}' % n, event_id=bytes([n]) * 16)
+        for n in (1, 2, 3)
+    ]
+    named = {}
+    for batches in ([events], [events[:2], events[2:]], [[each] for each in events]):
+        worker = opened(ALERTS)
+        for batch in batches:
+            rows = change_rows(batch)
+            done = checked("js", rows, worker.process(rows))
+            for event in marked("js", id_key("made", "js"), rows, done).to_pylist():
+                named.setdefault(event["event_id"], set()).add((event["table"], event["after"]))
+        worker.close()
+    assert [contents for contents in named.values() if len(contents) > 1] == []

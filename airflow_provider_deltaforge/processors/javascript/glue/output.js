@@ -1,14 +1,17 @@
 // ---- What goes back: for each column only the events that changed ----
 
 class Output {
-  constructor(batch, careful) {
+  constructor(batch, careful, perEvent) {
     this.batch = batch;
+    // Whether a function of one event tells what each new object was made from.
+    this.perEvent = perEvent;
     this.count = 0;
     // Whether all origins so far are the numbers of their rows, which are not written then.
     this.same = true;
     this.origins = "";
     this.made = "";
     this.keyless = "";
+    this.placed = "";
     this.bad = "";
     this.used = new Bytes(batch.count);
     this.cursor = 0;
@@ -113,7 +116,7 @@ class Output {
   // One event is committed whole or not at all; several of one call are, by these two.
   mark() {
     const all = this.columns;
-    const kept = [this.count, this.same, this.origins, this.made, this.keyless];
+    const kept = [this.count, this.same, this.origins, this.made, this.keyless, this.placed];
     const texts = empties(all.length);
     for (let i = 0; i < all.length; i++) {
       texts[i] = [all[i].count, all[i].dense, all[i].rows, all[i].values];
@@ -127,6 +130,7 @@ class Output {
     this.origins = kept[2];
     this.made = kept[3];
     this.keyless = kept[4];
+    this.placed = kept[5];
     for (let i = 0; i < texts.length; i++) {
       const column = this.columns[i];
       column.count = texts[i][0];
@@ -164,6 +168,7 @@ class Output {
     const at = this.byId(object.event_id);
     if (at < 0) {
       this.emit(object, -1, true, routing(object.__routing), false, nearest);
+      if (!this.perEvent) this.placed += `${this.placed === "" ? "" : ","}${this.count - 1}`;
       return nearest;
     }
     const made = this.used[at] === 1;
@@ -239,7 +244,7 @@ class Output {
       : `[${codes.texts.where(total)},[${codes.distinct}]]`;
     return `{"count":${total},"origins":`
       + (this.same ? "null" : `[${this.origins}]`)
-      + `,"made":[${this.made}],"keyless":[${this.keyless}],"bad":[${this.bad}]`
+      + `,"made":[${this.made}],"keyless":[${this.keyless}],"placed":[${this.placed}],"bad":[${this.bad}]`
       + `,"before":${this.before.where(total)},"after":${this.after.where(total)}`
       + `,"ddl":${this.ddl.where(total)},"ts_ms":${this.ts.where(total)}`
       + `,"key":${this.key.where(routed.texts.count)},"head":${code(head)},"tags":${code(tags)}`

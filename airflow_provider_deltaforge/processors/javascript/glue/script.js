@@ -86,7 +86,7 @@ function run() {
   desk.text = null;
   forgetTags();
   const oneByOne = batch.each || perEvent;
-  const output = new Output(batch, oneByOne);
+  const output = new Output(batch, oneByOne, perEvent);
   const { count, rows } = batch;
   if (!oneByOne) {
     const events = empties(count);
