@@ -358,12 +358,8 @@ def _run_lane(
         job = LaunchSpec(name, generation, "local", store)
         task = Attendance(state, backend, job, owner)
         done = threading.Event()
-        watcher = threading.Thread(
-            target=_pass_on_stop,
-            args=(state, name, owner, stopping, done),
-            daemon=True,
-            name="stop",
-        )
+        signals = state, name, owner, stopping, done
+        watcher = threading.Thread(target=_pass_on_stop, args=signals, daemon=True, name="stop")
         watcher.start()
         try:
             while True:
@@ -375,7 +371,9 @@ def _run_lane(
                     return verdict
                 err.print(f"restarting in {verdict.wait_s:.0f} s: {verdict.reason}")
                 stopping.wait(verdict.wait_s)
-                starting.count_restart(state, name, generation, owner)
+                counting = partial(starting.counts_restart, state, name, generation, owner)
+                if not _retry(counting, stopping):
+                    return RestartDecision("finished", "taken over by another")
         finally:
             if stopping.is_set():
                 watcher.join(_ASK_S)

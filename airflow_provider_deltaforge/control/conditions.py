@@ -19,6 +19,7 @@ from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.retention import retention_left
 from airflow_provider_deltaforge.control.status import PipelineStatus, status
 from airflow_provider_deltaforge.errors import FatalError, RetryableError, SpecError
+from airflow_provider_deltaforge.events.table_names import is_named
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -340,13 +341,12 @@ def _drift_seen(asked: _Condition) -> ConditionResult:
 
 def _drifted(asked: _Condition) -> list[dict[str, Any]]:
     """Return the tables that have drifted, of those that are asked for."""
-    condition = asked.condition
-    tables = data_drift.drift(asked.store, asked.pipeline, condition["since_ms"])
-    wanted = condition["tables"]
+    tables = data_drift.drift(asked.store, asked.pipeline, asked.condition["since_ms"])
+    wanted = asked.condition["tables"]
     return [
         table
         for table in tables
-        if table["has_drift"] and (not wanted or data_drift.is_named(table["table"], wanted))
+        if table["has_drift"] and (not wanted or is_named(table["table"], wanted))
     ]
 
 

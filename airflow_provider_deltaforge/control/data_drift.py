@@ -15,7 +15,7 @@ from airflow_provider_deltaforge.control.history import epoch_seconds
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.control.sensing import SensingOffError
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.table_names import quoted_parts, unquoted
+from airflow_provider_deltaforge.events.table_names import is_named
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.spec.sensing import SchemaSensing
 from airflow_provider_deltaforge.storage.contract import Store
@@ -83,18 +83,13 @@ def table_drift(store: Store, pipeline: str, table: str, since_ms: int = 0) -> d
     """
     tables = _tables(store, pipeline, since_ms)
     found = [known for known in tables if known.name == table]
-    found = found or [known for known in tables if table in _short_names(known.name)]
+    found = found or [known for known in tables if is_named(known.name, (table,))]
     if len(found) == 1:
         return found[0].answer()
     known = ", ".join(other.name for other in found or tables) or "none yet"
     if found:
         raise SpecError(f"{table!r} names several tables; write one of {known}")
     raise SpecError(f"no drift data for table {table} (known: {known})")
-
-
-def is_named(table: str, names: Iterable[str]) -> bool:
-    """Return whether a person calls a table so: by its full name, or without its qualifier."""
-    return not {table, *_short_names(table)}.isdisjoint(names)
 
 
 def in_words(table: Mapping[str, Any]) -> str:
@@ -277,13 +272,6 @@ def _counts(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         )
         for name, drift_type in _COUNTED.items()
     }
-
-
-def _short_names(name: str) -> set[str]:
-    """Return the other names of a table: without quotes, without the qualifier."""
-    parts = quoted_parts(name)
-    bare = parts[-1][0] if parts is not None else name.rpartition(".")[2]
-    return {unquoted(name), bare}
 
 
 def _milliseconds(timestamp: str) -> int:

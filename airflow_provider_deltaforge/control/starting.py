@@ -7,6 +7,7 @@ driver takes itself, is what fences its writes.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from airflow_provider_deltaforge.control.launching.contract import (
     Backend,
@@ -29,7 +30,7 @@ from airflow_provider_deltaforge.control.status import (
     job_status,
     status,
 )
-from airflow_provider_deltaforge.control.supervise import HOPELESS
+from airflow_provider_deltaforge.control.supervise import HOPELESS, RESTARTS_MAX
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.storage import moments
 from airflow_provider_deltaforge.storage.contract import Store
@@ -49,7 +50,6 @@ REQUESTS_ONLY = "--requests"
 LOCAL_SCRIPT = "local"
 """In the handle of a driver inside `deltaforge run --local`, in the place of a script."""
 
-_RESTARTS_KEPT = 20
 _LAST_WORDS = frozenset({"stopped", "failed"})
 _SPARE_S = 5.0
 _TURN_POLL_S = 0.5
@@ -123,16 +123,28 @@ def restart(store: Store, job: LaunchSpec, backend: Backend, owner: str) -> Hand
     lives = former is not None and backend.status(former).state is JobState.RUNNING
     if record.desired != "stopped" and lives and status(store, job.pipeline, backend).alive:
         return former
-    count_restart(store, job.pipeline, job.generation, owner)
+    moment = count_restart(store, job.pipeline, job.generation, owner)
     if _read(control).desired == "stopped":
         return None
     if former is not None and lives:
         backend.stop(former, 0)
-    return _submit(control, job, backend)
+    try:
+        return _submit(control, job, backend)
+    except RetryableError:
+        # Where drivers run is away: a budget is for drivers that were started, and died.
+        control.update(partial(_not_counted, moment=moment))
+        raise
 
 
-def count_restart(store: Store, name: str, generation: int, owner: str) -> None:
-    """Write a restart of ``generation`` into the record.
+def _not_counted(record: ControlRecord, moment: int) -> ControlRecord:
+    if moment not in record.restarts:
+        return record
+    kept = [each for each in record.restarts if each != moment]
+    return changed(record, restarts=kept, restarts_total=record.restarts_total - 1)
+
+
+def count_restart(store: Store, name: str, generation: int, owner: str) -> int:
+    """Write a restart of ``generation`` into the record; return when it was, in ms.
 
     Raises:
         RetryableError: a newer generation exists, or ``owner`` supervises it no longer.
@@ -143,10 +155,27 @@ def count_restart(store: Store, name: str, generation: int, owner: str) -> None:
         _same_supervision(record, generation, owner)
         if record.desired == "stopped":
             return record
-        kept = [*record.restarts, moment][-_RESTARTS_KEPT:]
+        kept = [*record.restarts, moment][-RESTARTS_MAX:]
         return changed(record, restarts=kept, restarts_total=record.restarts_total + 1)
 
     existing(store, name).update(count)
+    return moment
+
+
+def counts_restart(store: Store, name: str, generation: int, owner: str) -> bool:
+    """Write a restart into the record; return False where another has taken over.
+
+    Raises:
+        RetryableError: the store is away.
+    """
+    try:
+        count_restart(store, name, generation, owner)
+    except RetryableError:
+        record = Control(store, name).read()
+        if record is not None and (record.owner, record.generation) == (owner, generation):
+            raise
+        return False
+    return True
 
 
 def comes_back(present: PipelineStatus) -> bool:

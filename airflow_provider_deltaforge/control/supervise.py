@@ -14,6 +14,12 @@ from airflow_provider_deltaforge.errors import DeltaForgeError, FatalError, Spec
 DRAINED, SPEC, RETRYABLE, FATAL = 0, 2, 3, 4
 """Exit codes of a driver."""
 
+RESTARTS_MAX = 20
+"""How many restarts the record of a pipeline remembers, and a budget may hold."""
+
+WAIT_MAX_S = 60.0
+"""The longest wait before a restart."""
+
 SILENCE_MAX_S = 20.0
 """How long a living process may be without a heartbeat before it counts as hung."""
 
@@ -76,12 +82,22 @@ class HangDetector:
 
 @dataclass(frozen=True, slots=True)
 class RestartBudget:
-    """At most ``restarts_max`` restarts within ``window_s``; waits double from ``wait_s``."""
+    """At most ``restarts_max`` restarts within ``window_s``; waits double from ``wait_s``.
+
+    Raises:
+        ValueError: there can be no such budget.
+    """
 
     restarts_max: int = 5
     window_s: float = 600.0
     wait_s: float = 1.0
-    wait_max_s: float = 60.0
+    wait_max_s: float = WAIT_MAX_S
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.restarts_max <= RESTARTS_MAX:
+            raise ValueError(
+                f"restarts_max must be from 0 to {RESTARTS_MAX}, got {self.restarts_max}"
+            )
 
     def wait(self, restarted_at_ms: Sequence[int], now_ms: int) -> float | None:
         """Return the seconds to wait before the next restart, or None when the budget is spent.
@@ -90,7 +106,10 @@ class RestartBudget:
             restarted_at_ms: when earlier restarts happened, milliseconds since the epoch.
             now_ms: the present, same clock.
         """
-        recent = [moment for moment in restarted_at_ms if now_ms - moment < self.window_s * 1000]
+        # One in the future was written before the clock was set back.
+        recent = [
+            moment for moment in restarted_at_ms if 0 <= now_ms - moment < self.window_s * 1000
+        ]
         if len(recent) >= self.restarts_max:
             return None
         return float(min(self.wait_max_s, self.wait_s * 2 ** len(recent)))

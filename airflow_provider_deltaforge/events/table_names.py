@@ -5,7 +5,9 @@ All other names are written plainly, ``shop.orders``.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+from airflow_provider_deltaforge.errors import SpecError
 
 _QUOTED = r'"((?:[^"]|"")+)"'
 _PLAIN = r'([^".][^.]*)'
@@ -27,6 +29,22 @@ def split_names(names: Sequence[str] | str) -> tuple[str, ...]:
     """Return names that are given as a list, or as a text with commas between them."""
     parts = names.split(",") if isinstance(names, str) else names
     return tuple(part.strip() for part in parts if part.strip())
+
+
+def named_or_all(key: str, names: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Return the names of an argument that means everything where it is left out.
+
+    Args:
+        key: the argument, for the error.
+        names: a list, or a text with commas between; None: left out.
+
+    Raises:
+        SpecError: it is there without a name, as where a variable was never set.
+    """
+    found = split_names(names or ())
+    if names is not None and not found:
+        raise SpecError(f"{key}: is empty; leave it out for everything")
+    return found
 
 
 def quoted_parts(text: str) -> list[tuple[str, bool]] | None:
@@ -52,6 +70,13 @@ def unquoted(name: str) -> str:
     """Return a name as people may write it, and as records of an early release have it."""
     parts = quoted_parts(name)
     return name if parts is None else ".".join(part for part, _ in parts)
+
+
+def is_named(table: str, names: Iterable[str]) -> bool:
+    """Return whether a person calls a table so: by its full name, or without its qualifier."""
+    parts = quoted_parts(table)
+    bare = parts[-1][0] if parts is not None else table.rpartition(".")[2]
+    return not {table, unquoted(table), bare}.isdisjoint(names)
 
 
 def is_among(names: Collection[str], qualifier: str, table: str) -> bool:

@@ -25,7 +25,8 @@ class LaunchingOperator(DeferringOperator):
         master: Spark master used without ``spark_conn_id``.
         launch_backend: where drivers run: ``local``, ``standalone``, ``kubernetes``, ``yarn``;
             None: as the connection says.
-        restarts_max: restarts of a dead driver within ``restart_window``, without Airflow retries.
+        restarts_max: restarts of a dead driver within ``restart_window``, without Airflow retries;
+            up to 20.
         restart_window: the sliding window of that budget.
         deferrable: wait in the triggerer (True), or in this process, holding a worker slot.
     """

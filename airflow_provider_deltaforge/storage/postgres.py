@@ -40,6 +40,8 @@ _CONNECTION = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
+    # A standby refuses what we write, and shows what may never have been or is over.
+    "target_session_attrs": "primary",
 }
 
 # A writer that freezes inside a transaction holds its fence's slot: the server ends it, so that

@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.control.driver_log import LogFollower
 from airflow_provider_deltaforge.control.launching.contract import JobState
 from airflow_provider_deltaforge.control.pipelines import now_ms
 from airflow_provider_deltaforge.control.status import ENDED, PipelineStatus, status
-from airflow_provider_deltaforge.control.supervise import HangDetector
+from airflow_provider_deltaforge.control.supervise import WAIT_MAX_S, HangDetector
 from airflow_provider_deltaforge.errors import FatalError, RetryableError, SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.hooks.jobs import TriggerArguments
@@ -70,7 +70,8 @@ class StreamTrigger(PollingTrigger):
                 yield event
             return
         began_s = time.monotonic()
-        await asyncio.sleep(max(0.0, (self.resubmit_at_ms - now_ms()) / 1000))
+        wait_s = (self.resubmit_at_ms - now_ms()) / 1000  # By the clocks of two machines.
+        await asyncio.sleep(min(max(0.0, wait_s), WAIT_MAX_S))
         await settled(began_s)
         yield self._event("resubmit")
 

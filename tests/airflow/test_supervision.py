@@ -347,8 +347,8 @@ def test_without_a_triggerer_the_task_supervises_in_its_own_process(
     document, store, backend, monkeypatch
 ):
     """A driver that dies is started again in the same loop, however often."""
-    operator = stream(document, deferrable=False, window=timedelta(seconds=0), restarts_max=100)
-    operator.budget = operator.budget.__class__(100, 600.0, wait_s=0.01)
+    operator = stream(document, deferrable=False, window=timedelta(seconds=0))
+    operator.budget = operator.budget.__class__(20, 600.0, wait_s=0.01)
     died = []
 
     def look(trigger):

@@ -83,7 +83,7 @@ def test_stop_kills_a_deaf_driver_and_everything_of_its_session(backend):
     backend.stop(handle, grace_s=0)
 
     assert backend.status(handle).state is JobState.ENDED
-    assert not lives(child.pid)
+    wait_until(lambda: not lives(child.pid))  # It lets go of the lock a moment before.
 
 
 def test_a_driver_whose_session_leader_was_killed_still_counts_as_running(backend):
@@ -168,3 +168,13 @@ def test_jobs_of_a_store_elsewhere_lie_at_home(tmp_path, monkeypatch):
     monkeypatch.delenv("DELTAFORGE_JOBS", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert jobs_directory("postgresql://u@h/d") == Path(tmp_path) / ".deltaforge" / "jobs"
+
+
+def test_directories_of_former_drivers_go_but_for_the_latest_and_for_those_that_live(backend):
+    living = backend.submit(job(generation=1))
+    for generation in (2, 3, 4, 5):
+        handle = backend.submit(job("exit:0", generation))
+        wait_until(lambda handle=handle: backend.status(handle).state is JobState.ENDED)
+    kept = sorted(path.name for path in backend.directory.glob("df-orders-g*"))
+    assert kept == ["df-orders-g1", "df-orders-g4", "df-orders-g5"]
+    assert backend.status(living).state is JobState.RUNNING

@@ -275,3 +275,23 @@ def test_a_dead_snapshot_job_is_started_again_at_once(store, place, begin):
     place.state = JobState.ENDED
 
     assert begin(store, SNAPSHOT, place, "second").generation == 2
+
+
+def test_a_restart_that_no_place_takes_is_not_counted(store, place):
+    """The budget is for drivers that were started, and died."""
+    starting.start(store, STREAM, place, "me")
+    place.state = JobState.ENDED
+    job = replace(STREAM, generation=record(store).generation)
+    real = place.submit
+
+    def away(_job):
+        raise RetryableError("the cluster does not answer")
+
+    place.submit = away
+    for _ in range(8):
+        with pytest.raises(RetryableError, match="does not answer"):
+            starting.restart(store, job, place, "me")
+    assert (record(store).restarts, record(store).restarts_total) == ([], 0)
+    place.submit = real
+    assert starting.restart(store, job, place, "me")
+    assert (len(record(store).restarts), record(store).restarts_total) == (1, 1)

@@ -6,6 +6,12 @@ BUDGET = RestartBudget(restarts_max=3, window_s=60, wait_s=1, wait_max_s=3)
 NOW = 1_000_000
 
 
+@pytest.mark.parametrize("restarts_max", [-1, 21])
+def test_a_budget_holds_no_more_than_is_remembered(restarts_max):
+    with pytest.raises(ValueError, match="restarts_max must be from 0 to 20"):
+        RestartBudget(restarts_max)
+
+
 @pytest.mark.parametrize(
     ("wanted", "code", "restarts", "action", "wait_s"),
     [
@@ -19,6 +25,7 @@ NOW = 1_000_000
         ),
         pytest.param(True, 3, [NOW - 5000] * 3, "give_up", 0.0, id="the budget ends it"),
         pytest.param(True, 3, [NOW - 61_000] * 3, "restart", 1.0, id="old restarts are forgotten"),
+        pytest.param(True, 3, [NOW + 9_000] * 3, "restart", 1.0, id="the clock was set back"),
         pytest.param(True, 2, [], "give_up", 0.0, id="a wrong document is not retried"),
         pytest.param(True, 4, [], "give_up", 0.0, id="a fatal error is not retried"),
     ],

@@ -110,3 +110,14 @@ def test_an_entry_that_cannot_be_read_says_so_and_hides_no_other(store, text, wh
     assert DeadLetterFilter(last=second).fits(found[1])
     assert not DeadLetterFilter(first=third).fits(found[1])
     assert not DeadLetterFilter(table="None.None").fits(found[1])
+
+
+def test_an_old_moment_behind_a_younger_one_is_no_sign_of_age(request):
+    """The clock was set back in between: what lies behind was set aside later."""
+    in_memory = StoreLocation.from_dsn(f"memory://{request.node.name}").create()
+    queue = fill(in_memory, 3)
+    entries = in_memory._state.queues[names.JOURNAL, "orders:dlq"]
+    for at, ts_ms in enumerate((10_000, 2_000_000, 10_000)):
+        entries[at] = type(entries[at])(entries[at].seq, "", entries[at].value, ts_ms)
+    assert queue.expire(1_000_000) == 1
+    assert queue.count() == 2

@@ -282,3 +282,38 @@ def _everything_shown(error: DeltaForgeError) -> str:
     import traceback
 
     return repr(error) + "".join(traceback.format_exception(error))
+
+
+def test_a_standby_at_the_stores_address_is_waited_for_and_its_primary_preferred(tmp_path):
+    primary = postgres.start(tmp_path / "primary")
+    standby = postgres.standby(primary, tmp_path / "standby")
+    try:
+        made = PostgresStore(primary.dsn("postgres"), create=True)
+        made.put("a", "b", b"1")
+        made.close()
+        with pytest.raises(RetryableError):
+            PostgresStore(standby.dsn("postgres"))
+        hosts = f"{standby.host},{primary.host}"
+        dsn = f"host={hosts} port={standby.port},{primary.port} dbname=postgres user=postgres"
+        both = PostgresStore(dsn)
+        both.put("a", "b", b"2")
+        both.close()
+        wait_until(lambda: _replayed(standby, primary))
+        primary.stop()
+        with psycopg.connect(standby.dsn("postgres"), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
+        promoted = PostgresStore(standby.dsn("postgres"))
+        assert promoted.get("a", "b") == b"2"
+        promoted.put("a", "b", b"3")
+        promoted.close()
+    finally:
+        standby.discard()
+        primary.discard()
+
+
+def _replayed(standby, primary):
+    with psycopg.connect(primary.dsn("postgres")) as connection:
+        (wanted,) = connection.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+    with psycopg.connect(standby.dsn("postgres")) as connection:
+        sql = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
+        return connection.execute(sql, (wanted,)).fetchone()[0]

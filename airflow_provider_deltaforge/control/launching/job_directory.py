@@ -7,6 +7,8 @@ however that ends.
 import fcntl
 import json
 import os
+import re
+import shutil
 import socket
 import time
 from contextlib import suppress
@@ -68,6 +70,26 @@ def read_handle(place: Path, backend: str = "local") -> Handle:
     if not pid:
         raise RetryableError(f"{place.name} is being submitted by another process; try again")
     return write_handle(place, int(pid), backend)
+
+
+def remove_former(place: Path) -> None:
+    """Remove the directories of a pipeline's former drivers, but for the latest of them.
+
+    Args:
+        place: of the driver that starts, whose lock is held.
+    """
+    prefix, _, number = place.name.rpartition("-g")
+    if not number.isdecimal():
+        return
+    former = [
+        (int(found[1]), each)
+        for each in place.parent.iterdir()
+        if (found := re.fullmatch(rf"{re.escape(prefix)}-g(\d+)", each.name))
+        and int(found[1]) < int(number)
+    ]
+    for _, each in sorted(former)[:-1]:
+        if not is_held(each):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def is_ours(handle: Handle, place: Path) -> bool:

@@ -35,6 +35,7 @@ from airflow_provider_deltaforge.control.launching.job_directory import (
     is_ours,
     lock_status,
     read_handle,
+    remove_former,
     take,
     write_handle,
 )
@@ -129,6 +130,7 @@ class LocalBackend:
         lock = take(place)
         if lock is None:
             return read_handle(place)
+        remove_former(place)
         try:
             return _spawn(place, lock, job, self.compose(job))
         finally:

@@ -28,6 +28,7 @@ from airflow_provider_deltaforge.control.launching.job_directory import (
     is_ours,
     lock_status,
     read_handle,
+    remove_former,
     take,
     write_handle,
 )
@@ -111,6 +112,7 @@ class ThreadBackend:
         lock = take(place)
         if lock is None:
             return read_handle(place, NAME)
+        remove_former(place)
         for stale in ("exit", "pid", "handle.json", _LEAVE):
             (place / stale).unlink(missing_ok=True)
         distress.prepare(place)

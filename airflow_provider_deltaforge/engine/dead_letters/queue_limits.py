@@ -14,10 +14,16 @@ from airflow_provider_deltaforge.storage.records.dead_letters import DeadLetterR
 NAME = "dead-letter queue"
 
 _EXPIRY_S = 60.0
+_CLOCK_SET_S = 60.0
 _EVERY_S = 10.0
 _WARN, _ALARM = 0.8, 0.95
 
 _log = logging.getLogger(__name__)
+
+
+def _clock_s() -> float:
+    """Return when this machine was started, by its clock: it moves only with that."""
+    return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class QueueLimits:
@@ -46,6 +52,7 @@ class QueueLimits:
         self._report_error = report_error
         self._ending, self._confirm = ending, confirm
         self._is_reported = False
+        self._clock_s, self._is_clock_doubted = _clock_s(), False
         self._poll_s = context.job.tuning.room_s
         self._expiry_at = time.monotonic() + context.job.tuning.first_expiry_s
         self.log = QueueLog(context.pipeline.name, self._limits.overflow_policy)
@@ -103,10 +110,21 @@ class QueueLimits:
 
     def _expire(self) -> None:
         age_s = self._limits.max_age_secs
-        if age_s:
+        if age_s and not self._was_clock_set():
             self._confirm()
             expired = self._queue.expire(int((time.time() - age_s) * 1000))
             self._stats.count("expired", expired)
+            if expired:
+                _log.warning(
+                    "%d dead letters were older than %d s, and were removed", expired, age_s
+                )
+
+    def _was_clock_set(self) -> bool:
+        """Return whether the clock was set meanwhile: then the ages of entries are not known."""
+        if abs(_clock_s() - self._clock_s) > _CLOCK_SET_S and not self._is_clock_doubted:
+            self._is_clock_doubted = True
+            _log.warning("the clock was set: no dead letter is removed for its age by this driver")
+        return self._is_clock_doubted
 
     def _has_room(self, waiting: int) -> bool:
         """Return whether so many fit; what never would goes into an empty queue."""

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
 from pydantic import Field
 
 from airflow_provider_deltaforge.errors import FatalError
-from airflow_provider_deltaforge.events.table_names import qualified_name, unquoted
+from airflow_provider_deltaforge.events.table_names import is_named, qualified_name
 from airflow_provider_deltaforge.spec.settings import Settings
 from airflow_provider_deltaforge.storage import names
 from airflow_provider_deltaforge.storage.contract import Amend, Push, Store, StoredEntry, Take
@@ -128,7 +129,7 @@ class DeadLetterFilter:
         fits = within and all(wanted in (None, found) for wanted, found in pairs)
         if self.table is None or not fits:
             return fits
-        return self.table in (dead_letter.table, unquoted(dead_letter.table))
+        return is_named(dead_letter.table, (self.table,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +217,16 @@ class DeadLetterRecords:
         return self.drop_oldest(self.count())
 
     def expire(self, before_ms: int) -> int:
-        """Forget what was set aside before a time; return how many."""
+        """Forget the oldest entries, if they were set aside before a time; return how many.
+
+        What lies behind a younger one stays: clocks are set back.
+        """
         forgotten = 0
         while entries := self._store.peek(names.JOURNAL, self._key, _PAGE):
-            old = [entry.seq for entry in entries if entry.ts_ms < before_ms]
+            old = [*takewhile(lambda entry: entry.ts_ms < before_ms, entries)]
             if not old:
                 break
-            forgotten += self.ack(max(old))
+            forgotten += self.ack(old[-1].seq)
         return forgotten
 
     def _dead_letter(self, entry: StoredEntry) -> DeadLetter:
