@@ -72,8 +72,12 @@ def serving(app: Any, address: str, limits: Any = None) -> Iterator[str]:
         listener.close()
 
 
-def split_address(address: str) -> tuple[str, int]:
+def split_address(address: str, option: str = "--api-addr") -> tuple[str, int]:
     """Return host and port of ``host:port``.
+
+    Args:
+        address: the text.
+        option: where it was written, for the error.
 
     Raises:
         SpecError: it is not of that form.
@@ -81,22 +85,26 @@ def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
         raise SpecError(
-            f"--api-addr must be host:port, with a port up to {_PORT_MAX} (0 takes a free one), "
-            f"got {address!r}; `off` serves nothing"
+            f"{option} must be host:port, with a port up to {_PORT_MAX} (0 takes a free one), "
+            f"got {address!r}"
         )
     return host, int(port)
 
 
-def check_address(address: str) -> None:
+def check_address(address: str, option: str = "--api-addr") -> None:
     """Refuse an address that nobody can listen on at this moment, before anything else is done.
+
+    Args:
+        address: ``host:port``.
+        option: where it was written, for the error.
 
     Raises:
         SpecError: the address is malformed, no address of this host, or taken.
     """
-    _listen(*split_address(address)).close()
+    _listen(*split_address(address, option), option).close()
 
 
-def _listen(host: str, port: int) -> Any:
+def _listen(host: str, port: int, option: str = "--api-addr") -> Any:
     import socket
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -108,6 +116,6 @@ def _listen(host: str, port: int) -> Any:
         listener.close()
         reason = getattr(error, "strerror", None) or "no name of a host"
         raise SpecError(
-            f"cannot listen on {host}:{port} ({reason}); choose another --api-addr"
+            f"cannot listen on {host}:{port} ({reason}); choose another {option}"
         ) from error
     return listener

@@ -39,6 +39,10 @@ from airflow_provider_deltaforge.errors import DeltaForgeError, SpecError
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 _SERVE = "In place of a command: deltaforge serve"
+_SERVES = (
+    *("storage_backend", "storage_path", "storage_dsn"),
+    *("api_addr", "metrics_addr", "local"),
+)
 
 _HELP = """Change data capture from one YAML document: MySQL, MariaDB, PostgreSQL and Turso to
 Kafka, Redis, NATS, webhooks and files.
@@ -130,6 +134,11 @@ def _root(  # noqa: PLR0917 - a command's options
 ) -> None:
     del version
     if config is None:
+        for name in _SERVES:  # Variables of an image stand for whatever command comes.
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                option = f"--{name.replace('_', '-')}"
+                raise SpecError(f"{option}: goes together with --config; write it behind a command")
         return
     if context.invoked_subcommand is not None:
         raise SpecError("--config: stands for `deltaforge serve`; leave the command out")

@@ -110,9 +110,10 @@ def fleet(  # noqa: PLR0917 - a command's options
     if not local:
         spark_submit.check_master(master, dsn)
     access = Access(api_addr, no_auth, cors_origin or ())
+    for option, address in (("--api-addr", api_addr), ("--metrics-addr", metrics_addr)):
+        if address != "off":
+            check_address(address, option)
     access.check(metrics_addr)
-    for address in {api_addr, metrics_addr} - {"off"}:
-        check_address(address)
     location = StoreLocation.from_dsn(dsn)
     with opened(dsn, create=True) as state:
         if not no_auth and api_addr != "off":
@@ -285,9 +286,10 @@ def _here(location: StoreLocation) -> Drive:
 @contextmanager
 def _serving(context: ApiContext, access: Access, metrics_addr: str) -> Iterator[None]:
     with ExitStack() as servers:
-        if access.api_addr != "off":
+        if (access.api_addr, metrics_addr) != ("off", "off"):
             url = servers.enter_context(serving_fleet(context, access, metrics_addr))
-            err.print(f"the page and the REST API are at {url}", highlight=False)
+            if url is not None:
+                err.print(f"the page and the REST API are at {url}", highlight=False)
         err.print("Ctrl-C ends the pipelines in order", highlight=False)
         yield
 

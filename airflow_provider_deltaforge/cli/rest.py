@@ -100,8 +100,10 @@ def say_without_tokens(state: Store) -> None:
 
 
 @contextmanager
-def serving_fleet(context: ApiContext, access: Access, metrics_addr: str) -> Iterator[str]:
+def serving_fleet(context: ApiContext, access: Access, metrics_addr: str) -> Iterator[str | None]:
     """Serve the REST API of many pipelines, and metrics, while the block runs; yield its URL.
+
+    Where the address of either is ``off``, it is not served.
 
     Raises:
         SpecError: an address is taken, or the ``api`` extra is missing.
@@ -114,6 +116,9 @@ def serving_fleet(context: ApiContext, access: Access, metrics_addr: str) -> Ite
         if metrics_addr != "off":
             url = servers.enter_context(serving(create_metrics_app(context), metrics_addr))
             err.print(f"metrics are at {url}/metrics", highlight=False)
+        if access.api_addr == "off":
+            yield None
+            return
         app = create_app(context, origins=access.origins)
         yield servers.enter_context(serving(app, access.api_addr))
 

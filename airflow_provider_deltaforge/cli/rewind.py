@@ -16,6 +16,7 @@ from airflow_provider_deltaforge.cli.options import (
 )
 from airflow_provider_deltaforge.control import rewind as rewinding
 from airflow_provider_deltaforge.control.rewind import RewindSelection
+from airflow_provider_deltaforge.events.table_names import named_or_all
 
 
 def rewind(
@@ -50,7 +51,7 @@ def rewind(
     pipeline begins within seconds, a stopped one when it starts. `deltaforge sinks list` shows how
     far it is.
     """
-    chosen = tuple(part.strip() for part in (tables or "").split(",") if part.strip())
+    chosen = named_or_all("--tables", tables)
     with opened(store) as state:
         with err.status("searching the source's log"):
             planned = rewinding.plan(state, name, RewindSelection(to, sink, chosen))

@@ -98,10 +98,10 @@ def serve(  # noqa: PLR0917 - a command's options
     if not local:
         check_master(master, store)
     access = Access(api_addr, no_auth, cors_origin or ())
-    access.check(metrics_addr)
     check_address(api_addr)
     if metrics_addr != "off":
-        check_address(metrics_addr)
+        check_address(metrics_addr, "--metrics-addr")
+    access.check(metrics_addr)
     location = StoreLocation.from_dsn(store)
     processes = LocalBackend(
         jobs_directory(store),

@@ -29,7 +29,7 @@ from airflow_provider_deltaforge.control import verification
 from airflow_provider_deltaforge.control.verification import VerificationRun, answer, in_words
 from airflow_provider_deltaforge.engine.verify.options import VerifyOptions
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
-from airflow_provider_deltaforge.events.table_names import split_names
+from airflow_provider_deltaforge.events.table_names import named_or_all
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.verifications import (
     KINDS,
@@ -45,9 +45,12 @@ def verify(
     store: StoreOption = DEFAULT_STORE,
     *,
     tables: Annotated[
-        str, typer.Option(help="Only these: db.table,db.other. Default: all captured tables.")
-    ] = "",
-    sinks: Annotated[str, typer.Option(help="Only these sinks, by id. Default: all.")] = "",
+        str | None,
+        typer.Option(help="Only these: db.table,db.other. Default: all captured tables."),
+    ] = None,
+    sinks: Annotated[
+        str | None, typer.Option(help="Only these sinks, by id. Default: all.")
+    ] = None,
     wait: Annotated[
         float,
         typer.Option(min=0, help="Seconds a sink's checkpoint may take to reach the log's end."),
@@ -66,7 +69,12 @@ def verify(
     Exit code 0: every row is equal. 1: something differs. 3: nothing differs, but something could
     not be compared: a sink that cannot be read back, a table without a key, rows that never rested.
     """
-    options = VerifyOptions(split_names(tables), split_names(sinks), wait_s=wait, examples=examples)
+    options = VerifyOptions(
+        named_or_all("--tables", tables),
+        named_or_all("--sinks", sinks),
+        wait_s=wait,
+        examples=examples,
+    )
     with opened(store) as state:
         found = _verified(state, name, options, draws=not as_json)
         if repair and found.verdict == "different":

@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.dead_letters import (
     DeadLetter,
@@ -24,11 +25,12 @@ def count(store: Store, name: str, which: DeadLetterFilter = EVERY) -> int:
     """Return how many events are set aside.
 
     Raises:
-        SpecError: there is no such pipeline.
+        SpecError: there is no such pipeline, or nothing of it could fit.
     """
     queue = _queue(store, name)
     if which == EVERY:
         return queue.count()
+    refuse_unknown(store, name, which)
     return sum(1 for _ in _chosen(queue, which))
 
 
@@ -45,8 +47,9 @@ def entries(
         after: only behind this sequence number.
 
     Raises:
-        SpecError: there is no such pipeline.
+        SpecError: there is no such pipeline, or nothing of it could fit.
     """
+    refuse_unknown(store, name, which)
     chosen = _chosen(_queue(store, name), which, after)
     return [_plain(dead_letter) for dead_letter in islice(chosen, limit)]
 
@@ -62,6 +65,30 @@ def oldest(store: Store, name: str, which: DeadLetterFilter = EVERY) -> dict[str
         asked = "" if which == EVERY else " that fits"
         raise SpecError(f"nothing of pipeline {name!r}{asked} is set aside")
     return found[0]
+
+
+def refuse_unknown(store: Store, name: str, which: DeadLetterFilter) -> None:
+    """Refuse a sink or processor that neither the document nor an entry names.
+
+    Raises:
+        SpecError: it is none, or there is no such pipeline.
+    """
+    document = existing(store, name).document()
+    if document is None or (which.sink is None and which.processor is None):
+        return
+    spec = load(document, expand=False).spec
+    held = [dead_letter.meta for dead_letter in DeadLetterRecords(store, name).read()]
+    for key, wanted, known in (
+        ("sink", which.sink, {each.id for each in spec.sinks} | {meta.sink_id for meta in held}),
+        (
+            "processor",
+            which.processor,
+            {each.id for each in spec.processors} | {meta.processor_id for meta in held},
+        ),
+    ):
+        if wanted is not None and wanted not in known:
+            names = ", ".join(sorted(filter(None, known))) or "none"
+            raise SpecError(f"pipeline {name!r} has no {key} {wanted!r} (known: {names})")
 
 
 def entry(store: Store, name: str, seq: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from airflow_provider_deltaforge.control.dead_letters import refuse_unknown
 from airflow_provider_deltaforge.control.pipelines import changed, existing, now_ms
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.spec.load import load
@@ -56,8 +57,9 @@ def request(
         Its ticket.
 
     Raises:
-        SpecError: there is no such pipeline.
+        SpecError: there is no such pipeline, or nothing of it could fit.
     """
+    refuse_unknown(store, name, which)
     new = ReplayRequest(
         ticket=ticket or new_ticket(),
         which=which,
@@ -117,6 +119,7 @@ def foresee(
     document = existing(store, name).document()
     if document is None:
         raise SpecError(f"pipeline {name!r} was never applied to this state store")
+    refuse_unknown(store, name, which)
     spec = load(document, expand=False).spec
     plan = ReplayPlan(spec, which, overtaken, Checkpoints(store, name, spec.source.id).load())
     for dead_letter in DeadLetterRecords(store, name).read():

@@ -17,6 +17,7 @@ from airflow_provider_deltaforge.control.pipelines import changed, existing, now
 from airflow_provider_deltaforge.control.starting import REQUESTS_ONLY, SNAPSHOT_SCRIPT
 from airflow_provider_deltaforge.control.status import START_PATIENCE_S, PipelineStatus, status
 from airflow_provider_deltaforge.errors import SpecError
+from airflow_provider_deltaforge.events.table_names import split_names
 from airflow_provider_deltaforge.spec.load import load
 from airflow_provider_deltaforge.storage.contract import Store
 from airflow_provider_deltaforge.storage.records.checkpoints import Checkpoints
@@ -69,7 +70,9 @@ class CopySelection:
         parts = tables.split(",") if isinstance(tables, str) else list(tables or ())
         if not all(isinstance(part, str) for part in parts):
             raise SpecError(f"tables: names of tables are needed, got {tables!r}")
-        names = tuple(part.strip() for part in parts if part.strip())
+        names = split_names(parts)
+        if parts and not names and not isinstance(tables, str):
+            raise SpecError("tables: holds no name; leave the list empty to copy everything")
         return cls(names, (where or "").strip() or None)
 
 

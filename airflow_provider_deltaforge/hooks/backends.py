@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_deltaforge.control.launching import yarn
-from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
+from airflow_provider_deltaforge.control.launching.backends import LOCAL, LaunchBackends
 from airflow_provider_deltaforge.control.launching.kubernetes.backend import NAME, KubernetesBackend
 from airflow_provider_deltaforge.control.launching.kubernetes.cluster import ClusterAccess
 from airflow_provider_deltaforge.control.launching.kubernetes.settings import KubernetesSettings
@@ -27,6 +27,10 @@ def launch_backends(dsn: str, extra: Mapping[str, Any], chosen: str) -> LaunchBa
     Raises:
         SpecError: a value of the extra is refused; the text names its key.
     """
+    if chosen == LOCAL == extra.get("launch_backend", LOCAL) and extra.get("spark_conf"):
+        raise SpecError(
+            "spark_conf: drivers of launch_backend local take none; remove it, or name a cluster's"
+        )
     # Settings of drivers that are started: what is one cluster's, another may refuse.
     found_only = {key: value for key, value in extra.items() if key != "spark_conf"}
     elsewhere = chosen in {NAME, yarn.NAME}

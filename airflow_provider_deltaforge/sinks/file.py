@@ -22,6 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from airflow_provider_deltaforge.errors import (
     AccessError,
@@ -293,7 +294,7 @@ class FileSink(Sink):
 
     id: str = "file"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
-    path: str
+    path: str = Field(min_length=1)
     """File, or a template such as ``./out/${source.db}.${source.table}.jsonl``. Each may be renamed
     or deleted at any time, as log rotation does: the next batch goes into a new one."""
 
@@ -408,8 +409,7 @@ class FileWriter:
     def _parts(self, name: str) -> tuple[str, ...]:
         """Return the path below the operator's directory; nothing if it leads out of it."""
         # What the operator wrote may climb; what the data put behind it may not.
-        is_filled = name.startswith(self._fixed)
-        below = name[len(self._fixed) :] if is_filled else name.lstrip("/")
+        below = name[len(self._fixed) :] if name.startswith(self._fixed) else name.lstrip("/")
         odd = {".", "..", ""} if not self._is_fixed else {".", ".."}
         if "\0" in name or odd & set(below.split("/")):
             return ()

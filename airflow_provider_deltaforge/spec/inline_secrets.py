@@ -7,8 +7,9 @@ environment, as the values of any other variable are.
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
@@ -81,7 +82,8 @@ def withhold(text: str, pipeline: Pipeline) -> Withheld:
                     )
                 )
             )
-    names = {key: _variable(pipeline.name, key) for key, _ in found}
+    held = _variables(text)
+    names = {key: _variable(pipeline.name, key, held) for key, _ in found}
     return Withheld(
         _replaced(text, parsed, names),
         {names[key]: value for key, value in found},
@@ -235,8 +237,19 @@ def _default(reference: re.Match[str]) -> str:
     return variable.group(2) or ""
 
 
-def _variable(pipeline: str, key: Key) -> str:
-    """Return the name that stands for a secret; the same for the same place."""
+def _variables(text: str) -> set[str]:
+    """Return the variables that a document names."""
+    references = (match.group(1) for match in REFERENCE.finditer(text))
+    return {found.group(1) for each in references if (found := VARIABLE.fullmatch(each))}
+
+
+def _variable(pipeline: str, key: Key, held: Container[str]) -> str:
+    """Return the name that stands for a secret: the same for the same place, unless it is held.
+
+    A stored document that is changed still names what stood at a place before, and lists move.
+    """
     parts = [str(part) for part in key if part not in ("spec", "config")]
     words = re.sub(r"[^A-Z0-9]+", "_", "_".join([pipeline, *parts]).upper()).strip("_")
-    return f"{INLINE_PREFIX}{words}_{zlib.crc32(repr((pipeline, key)).encode()):08X}"
+    name = f"{INLINE_PREFIX}{words}_{zlib.crc32(repr((pipeline, key)).encode()):08X}"
+    further = (f"{name}_{number}" for number in count(2))
+    return next(each for each in chain([name], further) if each not in held)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from airflow_provider_deltaforge.control.launching.contract import JobState
+from airflow_provider_deltaforge.engine.spark.session import SETTINGS
 from airflow_provider_deltaforge.errors import SpecError
 from airflow_provider_deltaforge.hooks.deltaforge import DeltaForgeHook
 from airflow_provider_deltaforge.provider_info import get_provider_info
@@ -35,6 +36,17 @@ def test_settings_of_spark_are_those_of_the_backend_that_starts_drivers(backends
     assert chosen.standalone.conf == {}
     with pytest.raises(SpecError, match="spark_conf"):  # The standalone cluster's are refused.
         backends(launch_backend="standalone", spark_conf=own_secret)
+
+
+@pytest.mark.parametrize("key", sorted(SETTINGS))
+def test_settings_that_the_drivers_session_makes_itself_are_refused(backends, key):
+    with pytest.raises(SpecError, match="is set by the launch backend"):
+        backends(launch_backend="standalone", spark_conf={key: "1"})
+
+
+def test_settings_of_spark_are_refused_where_no_driver_takes_them(backends):
+    with pytest.raises(SpecError, match="launch_backend local take none"):
+        backends(spark_conf={"spark.driver.memory": "2g"})
 
 
 def test_one_way_to_the_cluster_is_named(backends):

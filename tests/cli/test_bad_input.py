@@ -7,7 +7,9 @@ import time
 from contextlib import suppress
 
 import pytest
+from typer.testing import CliRunner
 
+from airflow_provider_deltaforge.cli.app import app
 from airflow_provider_deltaforge.control import pipelines
 from airflow_provider_deltaforge.control.launching import spark_submit
 from airflow_provider_deltaforge.errors import SpecError
@@ -248,3 +250,28 @@ def test_a_name_that_no_token_can_have_makes_no_store(name, tmp_path, run):
     assert code == 2
     assert "a token's name has" in words
     assert not (tmp_path / "state.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("--storage-path", "x.db", "validate", "x.yaml"), "--storage-path"),
+        (("--local", "validate", "x.yaml"), "--local"),
+        (("--api-addr", "0.0.0.0:8080"), "--api-addr"),
+        (("serve", "--metrics-addr", "9095"), "--metrics-addr"),
+        (("fleet", ".", "--local", "--metrics-addr", "9095"), "--metrics-addr"),
+        (("rewind", "orders", "--to", "1", "--tables", "", "--yes"), "--tables"),
+        (("verify", "orders", "--tables", ""), "--tables"),
+        (("verify", "orders", "--sinks", ", "), "--sinks"),
+    ],
+)
+def test_an_option_that_would_mean_nothing_or_everything_is_refused_by_name(words, option):
+    refused = CliRunner().invoke(app, words).exception
+    assert isinstance(refused, SpecError)
+    assert option in str(refused)
+
+
+def test_variables_of_an_image_do_not_stand_in_the_way_of_other_commands(monkeypatch):
+    monkeypatch.setenv("DELTAFORGE_LOCAL", "true")
+    monkeypatch.setenv("DELTAFORGE_METRICS_ADDR", "0.0.0.0:9000")
+    assert CliRunner().invoke(app, ["schema"]).exit_code == 0

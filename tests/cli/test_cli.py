@@ -33,7 +33,7 @@ MODULE = [sys.executable, "-m", "airflow_provider_deltaforge.cli.app"]
 
 FAKE_CLI = """
 import sys
-from airflow_provider_deltaforge.cli import options, run, snapshot
+from airflow_provider_deltaforge.cli import run, snapshot
 from airflow_provider_deltaforge.control.launching.backends import LaunchBackends
 from airflow_provider_deltaforge.control.launching.local import LocalBackend, jobs_directory
 from tests.control.bench import fake_driver
@@ -336,11 +336,9 @@ def test_run_refuses_a_store_that_differs_from_the_documents(tmp_path):
 def test_a_snapshot_stopped_by_somebody_else_is_not_called_done(tmp_path, document):
     dsn = f"sqlite:///{tmp_path / 'state.db'}"
     document.write_text(DOCUMENT.replace("rows: 3", "rows: 3, snapshot: {mode: initial}"))
-    fake = FAKE_CLI.replace("options, run\n", "options, run, snapshot\n")
-    fake = fake.replace("run.backend_of =", "snapshot.backend_of = run.backend_of =")
     told = {**os.environ, "DELTAFORGE_STORE": dsn, "OUTPUT": "/tmp/out", "FAKE_DRIVER": "run"}
     command = subprocess.Popen(
-        [sys.executable, "-c", fake, "snapshot", str(document)],
+        [sys.executable, "-c", FAKE_CLI, "snapshot", str(document)],
         env=told,
         cwd=ROOT,
         stdout=subprocess.PIPE,

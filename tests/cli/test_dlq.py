@@ -67,6 +67,16 @@ def test_an_empty_queue_says_so(pipeline):
     assert status(pipeline, "orders").as_dict()["dlq"] == {}
 
 
+def test_a_filter_that_nothing_can_fit_is_refused_and_a_table_may_be_named_alone(filled):
+    assert deltaforge("count", "orders", "--table", "orders").stdout == "4\n"
+    assert deltaforge("count", "orders", "--sink", "out").stdout == "2\n"
+    for words in (("--sink", "cahce"), ("--processor", "jss")):
+        for command in ("count", "list", "replay"):
+            refused = deltaforge(command, "orders", *words).exception
+            assert isinstance(refused, SpecError)
+            assert repr(words[1]) in str(refused)
+
+
 def test_a_list_shows_who_refused_what_and_why_without_the_row(filled):
     text = deltaforge("list", "orders").stdout
     assert "shop.orders" in text
@@ -88,7 +98,7 @@ def test_a_list_shows_who_refused_what_and_why_without_the_row(filled):
         (("--processor", "mask"), [3]),
         (("--kind", "processor"), [1, 3]),
         (("--sink", "out", "--kind", "routing"), [0]),
-        (("--sink", "none"), []),
+        (("--sink", "files"), []),
         (("--table", "shop.orders"), [0, 1, 2, 3]),
         (("--table", "shop.other"), []),
     ],
@@ -116,7 +126,7 @@ def test_the_oldest_that_fits_is_shown(filled):
     assert (
         json.loads(deltaforge("peek", "orders", "--processor", "mask").stdout)["seq"] == filled[3]
     )
-    assert "that fits is set aside" in str(deltaforge("peek", "orders", "--sink", "x").exception)
+    assert "that fits is set aside" in str(deltaforge("peek", "orders", "--kind", "x").exception)
     assert "not both" in str(deltaforge("peek", "orders", filled[0], "--sink", "out").exception)
 
 

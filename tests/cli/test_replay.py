@@ -58,7 +58,7 @@ def test_a_dry_run_says_what_would_become_of_each_entry(refused):
     assert refused.control.read().replays == []
     only = json.loads(deltaforge(refused, "--seq", rows[0]["seq"], "--dry-run", "--json").stdout)
     assert only == rows[:1]
-    assert "No entry fits" in deltaforge(refused, "--sink", "none", "--dry-run").stdout
+    assert "No entry fits" in deltaforge(refused, "--kind", "none", "--dry-run").stdout
 
 
 def test_a_damaged_entry_is_shown_with_its_reason(refused):
@@ -293,5 +293,5 @@ def test_a_command_that_says_too_little_or_too_much_is_refused(refused, words, w
 def test_an_unknown_ticket_is_named(refused):
     with pytest.raises(SpecError, match="knows no replay"):
         replays.replay(refused.store, refused.name, "gone")
-    ticket = replays.request(refused.store, refused.name, DeadLetterFilter(sink="x"), "skip", "me")
+    ticket = replays.request(refused.store, refused.name, DeadLetterFilter(kind="x"), "skip", "me")
     assert replays.replay(refused.store, refused.name, ticket) is None

@@ -50,7 +50,7 @@ def test_what_people_write_is_a_wish(tables, where, wish):
 
 @pytest.mark.parametrize(
     ("tables", "where", "key"),
-    [("a.b,a.c", "id > 5", "where"), ([], "1", "where"), ([1], "", "tables")],
+    [("a.b,a.c", "id > 5", "where"), ([], "1", "where"), ([1], "", "tables"), ([""], "", "tables")],
 )
 def test_a_wrong_wish_is_refused_with_its_key(tables, where, key):
     with pytest.raises(SpecError, match=f"^{key}: "):

@@ -41,6 +41,7 @@ def test_these_are_taken(settings):
         ({"username": "u", "password": "p", "token": "t"}, "goes not together with username"),
         ({"nkey_seed": "SU", "credentials_file": "f"}, "goes not together with nkey_seed"),
         ({"key_file": "k.pem"}, "goes together with cert_file"),
+        ({"url": "nats://u:p@one", "token": "t"}, "is not used where 'url' holds a login"),
         ({"exactly_once": True}, "needs 'stream'"),
         ({"stream": "a.b"}, "holds no blank"),
         ({"subject": ""}, "at least 1 character"),
@@ -53,9 +54,11 @@ def test_these_are_refused(settings, said):
 
 
 def test_no_secret_shows():
-    secrets = {"url": "nats://u:planted@one", "username": "u", "password": "planted"}
-
-    assert "planted" not in repr(NatsSink(**{**GOOD, **secrets}))
+    for secrets in (
+        {"url": "nats://u:planted@one"},
+        {"username": "u", "password": "planted"},
+    ):
+        assert "planted" not in repr(NatsSink(**{**GOOD, **secrets}))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import re
 
 import pytest
+import yaml
 
 from airflow_provider_deltaforge.encodings.contract import Bodies, EncoderRequest
 from airflow_provider_deltaforge.errors import SpecError
@@ -393,3 +394,34 @@ def test_a_limit_beyond_what_clocks_and_memory_count_is_refused(kind, key):
 
     assert problem.key == f"spec.processors[0].limits.{key}"
     assert "less than or equal to" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "key"),
+    [
+        ("kafka", {"brokers": "h:1", "topic": "${EMPTY}"}, "topic"),
+        ("kafka", {"brokers": "${EMPTY}", "topic": "t"}, "brokers"),
+        ("file", {"path": "${EMPTY}"}, "path"),
+    ],
+)
+def test_a_destination_that_is_empty_is_refused_by_its_key(kind, config, key):
+    plain = yaml.safe_load(document())
+    plain["spec"]["sinks"] = [{"type": kind, "config": {"id": "a", **config}}]
+    with pytest.raises(SpecError, match=rf"spec\.sinks\[0\]\.config\.{key}"):
+        load(yaml.safe_dump(plain), {"EMPTY": ""})
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"cdc_mode": "polling", "auto_create_triggers": True}, "auto_create_triggers"),
+        ({"cdc_mode": "native", "auto_create_triggers": True}, "auto_create_triggers"),
+        ({"cdc_mode": "triggers", "tracking_column": "at"}, "tracking_column"),
+    ],
+)
+def test_what_a_mode_of_turso_does_not_use_is_refused_by_its_key(settings, key):
+    plain = yaml.safe_load(document())
+    config = {"id": "t", "url": "x.db", "tables": ["*"], **settings}
+    plain["spec"]["source"] = {"type": "turso", "config": config}
+    with pytest.raises(SpecError, match=rf"spec\.source\.config\.{key}: "):
+        load(yaml.safe_dump(plain), {}).refuse_unbuilt()

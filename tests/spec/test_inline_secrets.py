@@ -337,3 +337,25 @@ def test_one_value_under_two_keys_is_hidden_if_one_of_them_is_a_secrets():
 def test_a_hostile_address_takes_time_in_proportion(part):
     """Quadratic, it would take minutes and not a second."""
     assert document_for_people(f"url: 'x{part * 60_000}'")
+
+
+def test_no_two_sinks_share_the_variable_of_a_secret_when_the_list_has_moved():
+    """As after a PATCH: a sink in front was taken away, and a new one stands at its end."""
+
+    def changed(sinks):
+        plain = yaml.safe_load(document(config={}))
+        plain["spec"]["sinks"] = sinks
+        text = yaml.safe_dump(plain)
+        held = withhold(text, load(text, expand=False))
+        return yaml.safe_load(held.text)["spec"]["sinks"], held.values
+
+    def redis(sink_id, password):
+        config = {"id": sink_id, "uri": "redis://h", "stream": "s", "password": password}
+        return {"type": "redis", "config": config}
+
+    (_, second), first_values = changed([redis("a", "pa"), redis("b", "pb")])
+    kept, new_values = changed([second, redis("c", "pc")])
+
+    values = {**first_values, **new_values}
+    passwords = [values[sink["config"]["password"].strip("${}")] for sink in kept]
+    assert passwords == ["pb", "pc"]

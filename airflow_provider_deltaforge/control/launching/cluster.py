@@ -14,9 +14,15 @@ from airflow_provider_deltaforge.storage.location import StoreLocation
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
 OURS = frozenset(
-    {"spark.master", "spark.submit.deployMode", "spark.app.name", "spark.driver.supervise"}
+    {
+        *("spark.master", "spark.submit.deployMode", "spark.app.name", "spark.driver.supervise"),
+        *("spark.task.maxFailures", "spark.speculation", "spark.sql.shuffle.partitions"),
+        *("spark.sql.streaming.minBatchesToRetain", "spark.sql.session.timeZone"),
+        *("spark.ui.enabled", "spark.ui.showConsoleProgress", "spark.python.worker.reuse"),
+        "spark.python.daemon.killWorkerOnFlushFailure",
+    }
 )
-"""Spark settings that every backend makes itself."""
+"""Spark settings that every backend, or the driver's session, makes itself."""
 
 _AWAY_S = 10.0
 _TIMEOUT_S = 5.0

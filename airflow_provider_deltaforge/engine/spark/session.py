@@ -13,7 +13,7 @@ from airflow_provider_deltaforge.errors import RetryableError
 from airflow_provider_deltaforge.storage.location import EXECUTOR_VARIABLES
 from airflow_provider_deltaforge.telemetry.redaction import redacted
 
-_SETTINGS = {
+SETTINGS = {
     # A lane's task must not be repeated behind the driver's back: the driver starts another
     # query, under a new epoch.
     "spark.task.maxFailures": "1",
@@ -35,7 +35,7 @@ def session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSe
         # With its first call into the JVM, PySpark imports its tools for tests, which load pandas.
         import_module("pyspark.testing.utils")
     builder = SparkSession.builder.appName(app_name)
-    for key, value in {**_SETTINGS, **(settings or {})}.items():
+    for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("DELTAFORGE_SPARK_LOG", "WARN"))

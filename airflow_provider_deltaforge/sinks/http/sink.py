@@ -132,6 +132,10 @@ class HttpSink(Sink):
         for name, needed in (("key_file", "cert_file"), ("key_password", "cert_file")):
             if getattr(self, name) is not None and getattr(self, needed) is None:
                 raise refusal((name,), f"goes together with {needed}")
+        files = [name for name in ("ca_file", "cert_file") if getattr(self, name) is not None]
+        addresses = (self.url, *self.allowed_origins)
+        if files and all(each.lower().startswith("http://") for each in addresses):
+            raise refusal((files[0],), "is for https://, which 'url' does not begin with")
         return self
 
     @property

@@ -34,9 +34,9 @@ class KafkaSink(Sink):
 
     id: str = "kafka"
     """Names the sink in checkpoints, metrics and logs; unique in the pipeline."""
-    brokers: str
+    brokers: str = Field(min_length=1)
     """Bootstrap brokers, ``host:port`` separated by commas."""
-    topic: str
+    topic: str = Field(min_length=1)
     """Topic, or a template such as ``${source.db}.${source.table}``."""
     key: str | None = None
     """Template of the message key; the row's primary key as JSON if absent."""
@@ -51,7 +51,7 @@ class KafkaSink(Sink):
     """How a driver that was frozen is kept from writing behind its successor: by ``time``, what it
     has begun expires before the successor begins, or by ``transactions``, which cost each batch 10
     to 15 ms and let the brokers refuse it. ``exactly_once`` uses these in any case."""
-    positions_topic: str | None = None
+    positions_topic: str | None = Field(default=None, min_length=1)
     """Compacted topic for the positions of ``exactly_once``, made if it is missing;
     ``_deltaforge.PIPELINE.positions`` if absent."""
     send_timeout_secs: PositiveInt = 30

@@ -103,6 +103,8 @@ class NatsSink(Sink):
         named = [name for name in logins if getattr(self, name) is not None]
         if len(named) > 1:
             raise refusal((named[1],), f"goes not together with {named[0]}; keep one")
+        if named and all("@" in address for address in self.servers):
+            raise refusal((named[0],), "is not used where 'url' holds a login; keep one of both")
         if self.key_file is not None and self.cert_file is None:
             raise refusal(("key_file",), "goes together with cert_file")
         if self.exactly_once and self.stream is None:

@@ -2,7 +2,7 @@
 
 import re
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -108,14 +108,7 @@ def parse_dsn(
     if tls is not None and not options:
         found = {name: getattr(tls, name) for name in _OPTIONS}
     setting = "source." if tls is None else f"{key}: "
-    if found["ssl_key"] and not found["ssl_cert"]:
-        raise SpecError(
-            f"{setting}ssl_key: goes together with ssl_cert, the certificate it belongs to"
-        )
-    asked = found["ssl_ca"] or found["ssl_cert"]
-    mode = (found["ssl_mode"] or ("verify_identity" if asked else "preferred")).lower()
-    if mode not in SSL_MODES:
-        raise SpecError(f"{setting}ssl_mode: {mode!r} is none of {', '.join(SSL_MODES)}")
+    mode = _mode(found, setting)
     user, _, password = login.partition(":")
     return MySqlDsn(
         host=place["six"] or place["name"],
@@ -128,6 +121,21 @@ def parse_dsn(
         ssl_cert=found["ssl_cert"],
         ssl_key=found["ssl_key"],
     )
+
+
+def _mode(found: Mapping[str, str | None], setting: str) -> str:
+    """Return how TLS is used; what would mean nothing is refused."""
+    if found["ssl_key"] and not found["ssl_cert"]:
+        raise SpecError(
+            f"{setting}ssl_key: goes together with ssl_cert, the certificate it belongs to"
+        )
+    named = next((name for name in ("ssl_ca", "ssl_cert") if found[name]), None)
+    mode = (found["ssl_mode"] or ("verify_identity" if named else "preferred")).lower()
+    if mode not in SSL_MODES:
+        raise SpecError(f"{setting}ssl_mode: {mode!r} is none of {', '.join(SSL_MODES)}")
+    if named and mode == "disabled":
+        raise SpecError(f"{setting}{named}: means nothing with ssl_mode: disabled; keep one")
+    return mode
 
 
 def _readings(text: str) -> Iterator[tuple[str, "re.Match[str]"]]:

@@ -129,3 +129,11 @@ def test_retry_after(said, expected):
 def test_retry_after_may_be_a_date():
     assert retry_after_s(formatdate(0, usegmt=True)) == 0
     assert retry_after_s("Fri, 01 Jan 2100 00:00:00 GMT") == 3600
+
+
+@pytest.mark.parametrize("name", ["ca_file", "cert_file"])
+def test_files_of_tls_are_refused_where_nothing_is_encrypted(name):
+    with pytest.raises(ValidationError, match="is for https://"):
+        HttpSink(url="http://hook", **{name: "/c.pem"})
+    HttpSink(url="http://hook", allowed_origins=("https://other",), **{name: "/c.pem"})
+    HttpSink(url="${HOOK}", **{name: "/c.pem"})

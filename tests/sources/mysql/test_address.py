@@ -71,6 +71,18 @@ def test_tls_that_is_asked_for_is_verified(settings, mode):
     assert parse_dsn("mysql://h", **settings).ssl_mode == mode
 
 
+@pytest.mark.parametrize("name", ["ssl_ca", "ssl_cert"])
+def test_a_certificate_is_refused_where_nothing_is_encrypted(name):
+    with pytest.raises(SpecError, match=rf"source\.{name}: means nothing with ssl_mode: disabled"):
+        parse_dsn("mysql://h", ssl_mode="disabled", **{name: "/c"})
+
+
+def test_a_server_that_is_given_up_before_its_heartbeat_is_refused():
+    with pytest.raises(ValueError, match="must be longer than heartbeat_s"):
+        MySqlSource(id="a", dsn="mysql://h", heartbeat_s=120)
+    MySqlSource(id="a", dsn="mysql://h", heartbeat_s=120, read_timeout_s=300)
+
+
 def test_a_key_without_its_certificate_and_a_file_that_is_not_there_are_named():
     with pytest.raises(SpecError, match=r"source\.ssl_key.*ssl_cert"):
         parse_dsn("mysql://h", ssl_key="/k")
