@@ -341,6 +341,7 @@ docker_verb() {
 main() {
     local verb=${1:-help}
     shift || true
+    case $verb in demo | test) need_java ;; esac # Setting up keeps classes as this Java loads them.
     case $verb in
     help | -h | --help)
         help
@@ -357,7 +358,6 @@ main() {
     case $verb in
     setup) say "ready" ;;
     demo)
-        need_java
         exec "$PY" -m tests.demo "$@"
         ;;
     run) exec "$VENV/bin/deltaforge" run "$@" ;;

@@ -26,7 +26,6 @@ from airflow_provider_deltaforge.testing.changes import change, change_rows
 _BATCH = 12_000
 _BATCHES = 12
 _ROUNDS = 3
-_WARM_BATCHES = 12
 _ENDLESS = {"deep_inspect": {"max_sample_size": 0}}
 _CASES: dict[str, dict[str, Any]] = {
     "defaults, every table stable": {},

@@ -164,16 +164,6 @@ def test_a_window_ends_with_how_each_pipeline_is_and_the_fleet_goes_on(task):
     assert task.run.status(RECORD).status == task.run.status("still").status == "running"
 
 
-def test_the_window_of_a_task_is_over_by_itself(task):
-    task.idle("still")
-    _, trigger = task.begin(window=timedelta(seconds=1))
-    event = fired(trigger)
-
-    assert event["event"] == "window_over"
-    assert task.operator().execute_complete(context(), event)["fleet"] == RECORD
-    assert psutil.pid_exists(task.pid)
-
-
 def test_what_the_fleet_says_is_in_the_log_of_the_task(task):
     task.idle("still")
     _, trigger = task.begin()
@@ -246,25 +236,6 @@ def test_a_task_that_a_user_ends_drains_the_fleet(task, monkeypatch):
     task.begin()
     task.wait("running", "flowing")
     assert shop.wait_whole() == []
-
-
-@pytest.mark.parametrize(
-    ("state", "policy", "desired"),
-    [
-        pytest.param("failed", "stop", "stopped", id="marked failed"),
-        pytest.param("failed", "leave", "running", id="marked failed, leave"),
-        pytest.param("running", "stop", "running", id="worker drained"),
-    ],
-)
-def test_a_worker_asks_why_it_is_killed(task, monkeypatch, state, policy, desired):
-    task.idle("still")
-    airflow_says(monkeypatch, state)
-    operator = task.operator(on_kill=policy)
-    deferred(lambda: operator.execute(context()))
-
-    operator.on_kill()
-
-    assert task.record.desired == desired
 
 
 def test_a_person_stops_the_fleet_and_its_pipelines_by_name(task):

@@ -5,6 +5,7 @@ It and the decisions name no module that is not there, and no docstring a name t
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -39,6 +40,7 @@ def test_every_package_says_what_it_promises():
     assert {name for name, text in first.items() if len(text) < 60} == set()
 
 
+@cache
 def modules():
     """Return the path of every Python file of the repository, with a slash before it."""
     folders = (*PACKAGE_FOLDERS, "tests", "benchmarks")

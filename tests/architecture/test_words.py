@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ _STORED = ("dead_letters.py", "stood")
 _GLOSSARY = (CHECKOUT / "docs" / "glossary.md").read_text()
 
 
+@cache
 def _trees(*roots: Path) -> dict[Path, ast.Module]:
     return {
         path: ast.parse(path.read_text()) for root in roots for path in sorted(root.rglob("*.py"))

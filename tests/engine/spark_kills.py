@@ -60,9 +60,6 @@ class Victim(Enum):
     EXECUTOR = "executor"
 
 
-ON_SPARK = tuple(victim for victim in Victim if victim is not Victim.PROCESS)
-
-
 @dataclass
 class Cell:
     """What came of one kill."""

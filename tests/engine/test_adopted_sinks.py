@@ -46,12 +46,6 @@ def begin_at_zero(pipeline):
     return pipeline
 
 
-def read_another(pipeline):
-    """Let the document name another source, with a shorter log."""
-    change(pipeline, f"transactions: {TRANSACTIONS}", "transactions: 7")
-    change(pipeline, f"id: {pipeline.name}-source", "id: later")
-
-
 def refused(pipeline, *stores):
     """Run a lane that ends by itself; every store is named, and nothing was given."""
     former = list(held(pipeline).ids)

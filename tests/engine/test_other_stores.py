@@ -83,9 +83,6 @@ class Shop:
     def source(self):
         return self._settings["source"]
 
-    def name_source(self, source):
-        self._settings["source"] = source
-
     def begin(self):
         """Let the stream begin, without a word of that in the sink, and stop."""
         self.apply(self._place.sink.replace("exactly_once: true", "exactly_once: false"))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tests.prove.servers import Servers
 
@@ -44,14 +44,3 @@ class Task:
     """Takes the result of each case as soon as it is there."""
     started: Mapping[str, Any] = field(default_factory=dict)
     """The unit's servers, by name."""
-
-
-class Area(Protocol):
-    """What a module of an area has."""
-
-    SEEDS: int
-    """Runs of each case that make the proof complete."""
-
-    def units(self, seeds: int) -> list[Unit]:
-        """Return everything that has to be run."""
-        ...
