@@ -140,6 +140,8 @@ class CopyWindow:
         kept = np.ones(rows.num_rows, np.bool_)
         kept[changed[last < 0]] = False
         gone = changes.filter(changes["key"].is_null())["before"].drop_null()
+        if len(gone) and (self.cut or {}).get("inexact"):
+            return None  # The view may show the table without them: equal rows would go as well.
         kept[_alike(rows["after"], gone)] = False
         return rows.filter(pa.array(kept))
 

@@ -309,7 +309,8 @@ class _ChunkJoin:
             self._rest(_READ_AGAIN_S)
         raise RetryableError(
             f"{chunk.full_name}: its rows and the log did not agree in {_ATTEMPTS} attempts; is it "
-            "altered or truncated all the time, or are rows with large columns updated?"
+            "altered or truncated all the time, or are rows with large columns updated, or rows "
+            "without a key deleted? Copy it in a quieter hour"
         )
 
     def _opened(self, chunk: TableChunk) -> CopyWindow:

@@ -1,18 +1,14 @@
 """Tables that are altered or truncated between the beginning of their first copy and its end."""
 
 import json
-
-import pytest
+import time
 
 from airflow_provider_deltaforge.engine.catch_up.snapshot_seam import SnapshotSeam, TableCuts
+from airflow_provider_deltaforge.sources.mysql.snapshot.views import ViewOpener
 from tests.servers import sql
 from tests.sources.mysql.reading import events, fresh_database, source_of
 from tests.sources.mysql.stream_reading import batches
-
-
-@pytest.fixture(params=["mysql", "mariadb"])
-def server(request):
-    return request.getfixturevalue(f"{request.param}_server")
+from tests.waiting import wait_until
 
 
 class Copy:
@@ -112,3 +108,26 @@ def test_behind_what_some_views_do_not_show_everything_follows(server):
         ("u", 2, 99, 8),
     ]
     assert copy.applied() == copy.table()
+
+
+def test_a_table_that_takes_the_name_behind_a_view_is_not_read_from_it(server, monkeypatch):
+    """As at the end of gh-ost: the view contains a change of the table, but not of its copy."""
+    copy = Copy(server)
+    begun_s = time.time()
+    wait_until(lambda: time.time() > begun_s + 1)  # Servers count seconds.
+    copy.run("CREATE TABLE _t_gho LIKE t", "INSERT INTO _t_gho SELECT * FROM t")
+    copy.run("UPDATE t SET v = 7 WHERE id = 1")
+    real, swapped = ViewOpener.open, []
+
+    def open_and_swap(*opened):
+        view = real(*opened)
+        if not swapped:
+            swapped.append(view)
+            copy.run("UPDATE _t_gho SET v = 7 WHERE id = 1")
+            copy.run("RENAME TABLE t TO _t_del, _t_gho TO t")
+        return view
+
+    monkeypatch.setattr(ViewOpener, "open", open_and_swap)
+    copy.deliver()
+    assert swapped
+    assert (1, 7) in copy.applied()

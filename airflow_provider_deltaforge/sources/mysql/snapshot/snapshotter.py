@@ -192,6 +192,7 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
 
         connection, server = self._open()
         for _ in range(VIEW_ATTEMPTS):
+            made_at = self._made_at(chunk)
             view = self._views.open(connection, server, (chunk.db, chunk.table))
             try:
                 # Touching the table takes its metadata lock, so the schema cannot change until
@@ -200,6 +201,11 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
                 schema = load_table(connection, chunk.db, chunk.table)
                 if schema is None:
                     return view, None, iter(())
+                if self._made_at(chunk) != made_at:
+                    # Another table has taken its name: what a tool has copied into that is younger
+                    # than the view, which shows it as it was.
+                    close_view(connection)
+                    continue
                 _check_bounds(schema, chunk)
                 shape = shape_of(schema, decimal_numbers=self._decimal_numbers)
                 if view.cut.get("inexact"):
@@ -218,6 +224,15 @@ class MySqlSnapshotter(ServerSnapshotter[MySqlServer, TableSize]):
             f"{chunk.db}.{chunk.table} was altered {VIEW_ATTEMPTS} times while its rows were about "
             "to be read; the chunk can be read again"
         )
+
+    def _made_at(self, chunk: TableChunk) -> Any:
+        """Return when the table was made; None if there is none."""
+        sql = (
+            "SELECT CREATE_TIME FROM information_schema.TABLES "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        )
+        found = fetch(self._other_session(), sql, (chunk.db, chunk.table))
+        return found[0][0] if found else None
 
 
 def _check_where(connection: Any, schema: TableSchema, where: str) -> None:
