@@ -68,17 +68,10 @@ def test_good_pages_pass(small):
     assert build(small, small / "html").returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "lie"),
-    [
-        ("one.md", "# One\n\n[no page](two.md)\n", "two"),
-        ("one.md", "# One\n\n[no heading](index.md#there)\n", "there"),
-        ("two.md", "# In no list\n", "two.md"),
-    ],
-)
-def test_a_planted_lie_fails_the_build(small, name, text, lie):
-    (small / name).write_text(text)
+def test_planted_lies_fail_the_build(small):
+    (small / "one.md").write_text("# One\n\n[no page](three.md) [no heading](index.md#there)\n")
+    (small / "two.md").write_text("# In no list\n")
     done = build(small, small / "html")
 
     assert done.returncode != 0
-    assert lie in done.stderr
+    assert [lie for lie in ("three", "there", "two.md") if lie not in done.stderr] == []

@@ -19,7 +19,7 @@ RUNNING = (
     "snapshot FILE --tables shop.orders",
     "snapshot orders.yaml --tables shop.orders",
     "dlq list orders",
-    "dlq count orders --processor check",
+    "dlq count orders --kind processor",
     "dlq replay orders --all --dry-run",
     "token create grafana --scope read",
     "token create oncall --scope operate",

@@ -414,8 +414,7 @@ def test_a_destination_that_is_empty_is_refused_by_its_key(kind, config, key):
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"cdc_mode": "polling", "auto_create_triggers": True}, "auto_create_triggers"),
-        ({"cdc_mode": "native", "auto_create_triggers": True}, "auto_create_triggers"),
+        ({"cdc_mode": "native", "tracking_column": "at"}, "tracking_column"),
         ({"cdc_mode": "triggers", "tracking_column": "at"}, "tracking_column"),
     ],
 )

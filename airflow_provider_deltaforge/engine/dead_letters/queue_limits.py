@@ -110,8 +110,10 @@ class QueueLimits:
 
     def _expire(self) -> None:
         age_s = self._limits.max_age_secs
-        if age_s and not self._was_clock_set():
-            self._confirm()
+        if not age_s:
+            return
+        self._confirm()
+        if not self._was_clock_set():
             expired = self._queue.expire(int((time.time() - age_s) * 1000))
             self._stats.count("expired", expired)
             if expired:

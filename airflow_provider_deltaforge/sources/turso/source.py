@@ -85,8 +85,6 @@ class TursoSource(Source):
                 found.append("source.auth_token: a file needs none; take the key out")
         if self.cdc_mode not in ("native", "auto") and self.native_cdc.level == "binlog":
             found.append("source.native_cdc: binlog needs cdc_mode: native")
-        if self.auto_create_triggers and self.cdc_mode in ("native", "polling"):
-            found.append(f"source.auto_create_triggers: cdc_mode: {self.cdc_mode} has none")
         if "tracking_column" in self.model_fields_set and self.cdc_mode in ("native", "triggers"):
             found.append("source.tracking_column: goes together with cdc_mode: polling or auto")
         return found

@@ -25,11 +25,6 @@ UNICODE = {
 HALVES = {"ucs2": UNICODE["ucs2"], "utf32": ["0000D83D0000DE00", "0000DE00"]}
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def server(request):
-    return request.getfixturevalue(f"{request.param}_server")
-
-
 def characters(charset):
     """Return every character that a column of the character set can hold, as bytes."""
     table = c.table_of(charset)

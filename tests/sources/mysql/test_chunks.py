@@ -64,7 +64,7 @@ def server(request):
 
 
 @pytest.mark.parametrize("name", KEYS)
-@pytest.mark.parametrize("chunk_rows", [7, 100_000])
+@pytest.mark.parametrize("chunk_rows", [29, 100_000])
 def test_chunks_hold_every_row_once(server, name, chunk_rows):
     source = source_of(server, "chunked", f"k_{name}")
     rows = [event["after"] for event in events(copied(source, chunk_rows))]

@@ -15,11 +15,6 @@ GIB = 1 << 30
 _NAMES = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def server(request):
-    return request.getfixturevalue(f"{request.param}_server")
-
-
 def verdicts(findings):
     return {finding.check: finding.verdict for finding in findings}
 

@@ -48,11 +48,6 @@ TABLES = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def server(request):
-    return request.getfixturevalue(f"{request.param}_server")
-
-
 @pytest.fixture
 def wire(server):
     found = Wire(server)

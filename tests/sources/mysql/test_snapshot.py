@@ -22,11 +22,6 @@ VIEWS = 25
 LAST = 999_999_999
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def server(request):
-    return request.getfixturevalue(f"{request.param}_server")
-
-
 @pytest.fixture(scope="module")
 def plain_server(tmp_path_factory):
     """MySQL without GTIDs."""

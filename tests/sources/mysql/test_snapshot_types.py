@@ -6,7 +6,6 @@ import struct
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,11 +25,6 @@ from airflow_provider_deltaforge.sources.mysql.snapshot.text_value_kernel import
 from tests.servers import sql
 from tests.sources.mysql.reading import copied, events, fresh_database, source_of, streamed
 from tests.sources.mysql.type_matrix import tables_for
-
-
-@pytest.fixture(params=["mysql", "mariadb"])
-def server(request):
-    return request.getfixturevalue(f"{request.param}_server")
 
 
 def test_every_type_is_the_same_json_in_snapshot_and_stream(server):
