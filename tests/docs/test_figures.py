@@ -11,17 +11,17 @@ from tests.docs.pages import CHECKOUT
 _ALONE = "processor_alone_events_per_s"
 _MILLION = 1e6
 _FIGURES = [
-    ("deployment.md", "175,000 rows/s", "drain-mysql-inserts", ["whole", "rows_per_s"]),
-    ("deployment.md", "9.5 CPU seconds", "drain-mysql-inserts", ["whole", "cpu_s_per_million"]),
-    ("deployment.md", "120,000 rows/s", "drain-postgres-inserts", ["whole", "rows_per_s"]),
-    ("deployment.md", "14.5 CPU seconds", "drain-postgres-inserts", ["whole", "cpu_s_per_million"]),
-    ("deployment.md", "4 ms in the median", "rates-mysql-inserts-local", ["rates", 2, "p50_ms"]),
-    ("deployment.md", "15 ms at the 99th", "rates-mysql-inserts-local", ["rates", 2, "p99_ms"]),
+    ("deployment.md", "234,000 rows/s", "drain-mysql-inserts", ["whole", "rows_per_s"]),
+    ("deployment.md", "6.3 CPU seconds", "drain-mysql-inserts", ["whole", "cpu_s_per_million"]),
+    ("deployment.md", "246,000 rows/s", "drain-postgres-inserts", ["whole", "rows_per_s"]),
+    ("deployment.md", "6.9 CPU seconds", "drain-postgres-inserts", ["whole", "cpu_s_per_million"]),
+    ("deployment.md", "2 ms in the median", "rates-mysql-inserts-local", ["rates", 2, "p50_ms"]),
+    ("deployment.md", "8 ms at the 99th", "rates-mysql-inserts-local", ["rates", 2, "p99_ms"]),
     ("deployment.md", "JVM 342 MiB", "idle", ["streaming_mib", "driver: JVM"]),
     ("deployment.md", "Python workers 426", "idle", ["streaming_mib", "driver: Python workers"]),
     (
         "deployment.md",
-        "Python workers 376",
+        "Python workers 363",
         "drain-mysql-inserts",
         ["whole", "processes", "driver: Python workers", "rss_mib_peak"],
     ),

@@ -13,6 +13,7 @@ from airflow_provider_deltaforge.sources.scripted import ScriptedSource
 from airflow_provider_deltaforge.storage.records.snapshots import Snapshots
 from tests.engine.driving import Driving
 from tests.engine.in_process import InProcess
+from tests.engine.real_run import RealRun
 from tests.engine.running import RunningLane
 from tests.waiting import wait_until
 
@@ -102,3 +103,30 @@ def test_the_rest_of_a_table_that_is_no_longer_captured_is_not_copied(captured, 
     monkeypatch.setattr(ScriptedSource, "captures", lambda *_: captured)
     assert Driving(pipeline, drive_snapshot).end().why == "finished"
     assert bool(pipeline.log().messages()) is captured
+
+
+@pytest.mark.parametrize("name", ["mysql", "mariadb", "postgres"])
+@pytest.mark.parametrize("mode", ["never", "initial"])
+def test_what_changes_between_a_job_and_the_first_stream_arrives(name, mode, request, tmp_path):
+    settings = {"snapshot": {"mode": mode}}
+    run = RealRun(request.getfixturevalue(f"{name}_server"), tmp_path, settings=settings)
+    run.insert(1, 2, 3)
+    run.control.update(lambda old: old.model_copy(update={"desired": "running", "generation": 1}))
+    requested(run)
+    run.execute("UPDATE t SET v = 'late' WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    run.start()
+    wait_until(lambda: run.status().status == "running")
+    run.insert(9)
+    wait_until(lambda: 9 in applied(run))
+    run.stop()
+    assert applied(run) == {1: "late", 3: "x", 9: "x"}
+
+
+def applied(run):
+    """Return the rows that a consumer has who does what events say."""
+    rows = {}
+    for text in run.path().read_text().splitlines():
+        event = json.loads(text)
+        image = event["after"] or event["before"]
+        rows[image["id"]] = event["after"] and event["after"]["v"]
+    return {key: value for key, value in rows.items() if value is not None}
