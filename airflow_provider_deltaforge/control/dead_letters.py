@@ -74,21 +74,20 @@ def refuse_unknown(store: Store, name: str, which: DeadLetterFilter) -> None:
         SpecError: it is none, or there is no such pipeline.
     """
     document = existing(store, name).document()
-    if document is None or (which.sink is None and which.processor is None):
+    if document is None:
         return
     spec = load(document, expand=False).spec
-    held = [dead_letter.meta for dead_letter in DeadLetterRecords(store, name).read()]
-    for key, wanted, known in (
-        ("sink", which.sink, {each.id for each in spec.sinks} | {meta.sink_id for meta in held}),
-        (
-            "processor",
-            which.processor,
-            {each.id for each in spec.processors} | {meta.processor_id for meta in held},
-        ),
+    for key, wanted, configured in (
+        ("sink", which.sink, {sink.id for sink in spec.sinks}),
+        ("processor", which.processor, {processor.id for processor in spec.processors}),
     ):
-        if wanted is not None and wanted not in known:
-            names = ", ".join(sorted(filter(None, known))) or "none"
-            raise SpecError(f"pipeline {name!r} has no {key} {wanted!r} (known: {names})")
+        if wanted is None or wanted in configured:
+            continue
+        metas = (dead_letter.meta for dead_letter in DeadLetterRecords(store, name).read())
+        refusing = {getattr(meta, f"{key}_id") for meta in metas}
+        if wanted not in refusing:
+            known = ", ".join(sorted(filter(None, configured | refusing))) or "none"
+            raise SpecError(f"pipeline {name!r} has no {key} {wanted!r} (known: {known})")
 
 
 def entry(store: Store, name: str, seq: int) -> dict[str, Any]:

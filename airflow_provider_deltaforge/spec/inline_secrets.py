@@ -246,7 +246,7 @@ def _variables(text: str) -> set[str]:
 def _variable(pipeline: str, key: Key, held: Container[str]) -> str:
     """Return the name that stands for a secret: the same for the same place, unless it is held.
 
-    A stored document that is changed still names what stood at a place before, and lists move.
+    A stored document keeps its variables when an item in front of them is removed from a list.
     """
     parts = [str(part) for part in key if part not in ("spec", "config")]
     words = re.sub(r"[^A-Z0-9]+", "_", "_".join([pipeline, *parts]).upper()).strip("_")

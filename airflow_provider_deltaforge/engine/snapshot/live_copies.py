@@ -131,7 +131,9 @@ class LiveCopies:
     def _look(self) -> None:
         now = time.monotonic()
         requests = [
-            each for each in self._heartbeat.requests if now >= self._due.get(each.ticket, now)
+            request
+            for request in self._heartbeat.requests
+            if request.cancelled is not None or now >= self._due.get(request.ticket, now)
         ]
         if not requests or self._stats.lagging:
             return

@@ -53,6 +53,8 @@ _PINNED: Mapping[str, str] = {
     "idle_transaction_timeout": "0",
     "idle_readonly_transaction_timeout": "0",
     "net_write_timeout": "3600",
+    # A session rests while a sink takes what another one has read.
+    "wait_timeout": "28800",
 }
 _RESET = "DEFAULT"
 _WORDS = {"ON": "1", "OFF": "0", "NO_CHAIN": "0"}

@@ -131,3 +131,16 @@ def test_a_table_that_takes_the_name_behind_a_view_is_not_read_from_it(server, m
     copy.deliver()
     assert swapped
     assert (1, 7) in copy.applied()
+
+
+def test_a_rest_between_chunks_is_longer_than_the_server_keeps_idle_sessions(server):
+    sql.execute(server, "SET GLOBAL wait_timeout = 1")
+    try:
+        copy = Copy(server)
+        copy.read()
+        begun_s = time.time()
+        wait_until(lambda: time.time() > begun_s + 2.5)  # A server looks once a second.
+        copy.deliver()
+    finally:
+        sql.execute(server, "SET GLOBAL wait_timeout = 28800")
+    assert copy.applied() == {(1, 0), (2, 99), (3, 0), (4, 0)}
