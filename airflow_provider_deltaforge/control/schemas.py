@@ -14,7 +14,7 @@ from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.errors import RetryableError, SpecError
 from airflow_provider_deltaforge.events.position import Position
 from airflow_provider_deltaforge.events.schema import TableSchema
-from airflow_provider_deltaforge.events.table_names import unquoted
+from airflow_provider_deltaforge.events.table_names import is_named
 from airflow_provider_deltaforge.schemas.registry import Registry, named
 from airflow_provider_deltaforge.schemas.versions import TableName, Version, name_of
 from airflow_provider_deltaforge.sources.contract import Source
@@ -132,11 +132,7 @@ def reload(store: Store, pipeline: str, table: str | None = None) -> dict[str, A
     registry = _registry(store, pipeline)
     found, position = _settled(source)
     if table is not None:
-        found = [
-            schema
-            for schema in found
-            if table in (schema.table, schema.full_name, unquoted(schema.full_name))
-        ]
+        found = [schema for schema in found if is_named(schema.full_name, (table,))]
         if not found:
             raise SpecError(f"the source captures no table {table!r}")
     former = [registry.latest(*name_of(schema)) for schema in found]

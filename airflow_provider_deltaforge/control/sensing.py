@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_deltaforge.control.pipelines import existing
 from airflow_provider_deltaforge.errors import SpecError
-from airflow_provider_deltaforge.events.table_names import quoted_parts, unquoted
+from airflow_provider_deltaforge.events.table_names import short_names
 from airflow_provider_deltaforge.sensing.json_schema import Dialect
 from airflow_provider_deltaforge.sensing.json_schema import json_schema as exported
 from airflow_provider_deltaforge.sensing.paths import DYNAMIC_KEY, ELEMENT_KEY, shown
@@ -226,10 +226,8 @@ def _share(table: SensedTable) -> float:
 
 def _short_names(table: SensedTable) -> set[str]:
     """Return the other names of a record: without quotes, without the qualifier."""
-    parts = quoted_parts(table.table)
-    bare = parts[-1][0] if parts is not None else table.table.rpartition(".")[2]
     ending = "" if table.column is None else f":{table.column}"
-    return {f"{name}{ending}" for name in (unquoted(table.table), bare)}
+    return {f"{name}{ending}" for name in short_names(table.table)}
 
 
 def _summary(table: SensedTable) -> dict[str, Any]:

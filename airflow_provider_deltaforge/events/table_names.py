@@ -72,11 +72,16 @@ def unquoted(name: str) -> str:
     return name if parts is None else ".".join(part for part, _ in parts)
 
 
-def is_named(table: str, names: Iterable[str]) -> bool:
-    """Return whether a person calls a table so: by its full name, or without its qualifier."""
+def short_names(table: str) -> set[str]:
+    """Return the other names of a table: without quotes, and without its qualifier."""
     parts = quoted_parts(table)
     bare = parts[-1][0] if parts is not None else table.rpartition(".")[2]
-    return not {table, unquoted(table), bare}.isdisjoint(names)
+    return {unquoted(table), bare}
+
+
+def is_named(table: str, names: Iterable[str]) -> bool:
+    """Return whether a person calls a table so: by its full name, or by another of its names."""
+    return not {table, *short_names(table)}.isdisjoint(names)
 
 
 def is_among(names: Collection[str], qualifier: str, table: str) -> bool:

@@ -48,6 +48,19 @@ def test_a_stream_begins_where_the_log_was_when_its_rows_were_copied():
     assert min(streamed(pipeline)) == begun + 1
 
 
+def test_a_stream_begins_there_too_when_the_job_was_killed():
+    pipeline = grown(20)
+    snapshots.request(pipeline.store, pipeline.name, CopySelection(), "copy", "a test")
+    request = pipeline.control.read().requests[0]
+    begun = SnapshotRun(pipeline.context(), request).prepare().run.start_position["tx"]
+    wait_until(lambda: pipeline.context().pipeline.spec.source.head_tx() > begun + 10)
+    lane = RunningLane(pipeline)
+    wait_until(lambda: len(streamed(pipeline)) > 30)
+    pipeline.want("paused")
+    lane.end()
+    assert min(streamed(pipeline)) == begun + 1
+
+
 def test_where_the_log_is_gone_a_stream_begins_at_its_end(caplog):
     pipeline = grown(20)
     begun = requested(pipeline).start_position["tx"]

@@ -407,7 +407,7 @@ def _with_contents(
         column = chosen.column(name)
         text = column if column.type == pa.binary() else column.cast(pa.utf8()).cast(pa.binary())
         sums = sums * _PRIME + text_checksums(text)
-    own = bases[origins[placed]].copy()
+    own = bases[origins[placed]]
     own.view(np.uint64)[:, 0] ^= sums
     distinct, which = np.unique(own, axis=0, return_inverse=True)
     origins = origins.copy()
